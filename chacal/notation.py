@@ -1,0 +1,93 @@
+"""Operators as text: "dense", "block/3,rows=mean", "window@64".
+
+A text is a name, a size where the operator has one ("/3" divides n, "@64" is absolute), and
+options after commas. An operator prints back as the shortest text that makes it again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from typing import Any
+
+from chacal.operators import OPERATORS, Operator
+
+EXAMPLES = "'dense', 'chacal,gamma=0.8', 'block/3' or 'window@64'"
+
+
+def parse_operator(text: str) -> Operator:
+    """The operator that a text such as "block/3,rows=mean" names.
+
+    Args:
+        text: name, size if any, and `,option=value` for each option.
+
+    Returns:
+        a frozen dataclass, callable with q, k, v; `str` gives the text back.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"operator is {text!r}; expected a text such as {EXAMPLES}")
+    head, *options = (part.strip() for part in text.split(","))
+    mark = next((c for c in head if c in "@/"), "")
+    name, _, size = head.partition(mark) if mark else (head, "", "")
+    if name not in OPERATORS:
+        close = difflib.get_close_matches(name, OPERATORS, 1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ValueError(
+            f"operator {text!r} names {name!r}{hint}; expected one of {', '.join(OPERATORS)}"
+        )
+    cls = OPERATORS[name]
+    given: dict[str, Any] = {}
+    if mark:
+        if mark not in cls.sizes:
+            raise ValueError(
+                f"operator {text!r} has the size '{mark}{size}'; {name} takes "
+                + (" or ".join(f"'{name}{m}SIZE'" for m in cls.sizes) or "none")
+            )
+        given[cls.sizes[mark]] = _value(text, cls, cls.sizes[mark], size)
+    for option in options:
+        key, equals, value = option.partition("=")
+        known = [f.name for f in dataclasses.fields(cls)]
+        if not equals or key not in known:
+            raise ValueError(
+                f"operator {text!r} has the option {option!r}; {name} takes "
+                + (", ".join(f"{k}=..." for k in known) or "none")
+            )
+        if key in given:
+            raise ValueError(f"operator {text!r} gives {key} twice; expected it once")
+        given[key] = _value(text, cls, key, value)
+    try:
+        return cls(**given)
+    except ValueError as error:
+        raise ValueError(f"operator {text!r}: {error}") from None
+
+
+def parse_operators(text: str) -> tuple[Operator, ...]:
+    """A list such as "dense,block/3,rows=mean,chacal"; a part with "=" goes with the one before."""
+    texts: list[str] = []
+    for part in text.split(","):
+        if "=" in part and texts:
+            texts[-1] += "," + part
+        else:
+            texts.append(part)
+    return tuple(parse_operator(t) for t in texts)
+
+
+def _value(text: str, cls: type[Operator], field: str, value: str) -> Any:
+    """`value` as the type of `field`."""
+    kind = typing.get_type_hints(cls)[field]
+    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    if type(None) in options and value == "None":
+        return None
+    for kind in options:
+        if kind is type(None):
+            continue
+        try:
+            return kind(value)
+        except ValueError:
+            what = {int: "a whole number", float: "a number"}.get(kind, kind.__name__)
+            raise ValueError(
+                f"operator {text!r} gives {field} as {value!r}; expected {what}"
+            ) from None
+    raise TypeError(f"{cls.__name__}.{field} has no type that a text can give")

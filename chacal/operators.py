@@ -1,0 +1,331 @@
+"""The family of operators as values: frozen dataclasses that can be called, named and compared.
+
+    >>> op = chacal.parse_operator("block/3,rows=mean")
+    >>> op, op.causal
+    (BlockResolvent(...), False)
+    >>> str(op)
+    'block/3,rows=mean'
+    >>> y = op(q, k, v)
+
+`notation.py` reads the text form. `.causal` is what the tests prove through q, k and v
+(tests/ops/test_causality.py), and no more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from chacal.ops.blockwise import BRANCHES, block_resolvent_attention
+from chacal.ops.decoding import Decoder
+from chacal.ops.inputs import Gamma, check_choice, check_count, run
+from chacal.ops.pooled import pooled_resolvent_attention
+from chacal.ops.pooling import CAUSAL_ROWS, COLUMNS, ROWS
+from chacal.ops.resolvent import DIAGONALS, resolvent, t_raw
+from chacal.ops.sparse import bigbird_attention, dense_attention, local_attention
+from chacal.ops.states import ROLLBACK, BlockState, ExactState, TiledState
+from chacal.ops.streaming import resolvent_attention
+from chacal.ops.tiled import View
+from chacal.ops.weights import attention_weights
+from chacal.ops.weights import top_k as prune_rows
+from chacal.ops.window import window_resolvent_attention, window_view
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """An attention operator: call it with q, k, v of shape (..., n, d)."""
+
+    name: ClassVar[str]
+    sizes: ClassVar[dict[str, str]] = {}
+    """How a size stands in the text: {"@": field, "/": field}."""
+    always_shown: ClassVar[tuple[str, ...]] = ()
+    """Sizes that the text shows even at their default."""
+
+    @property
+    def causal(self) -> bool:
+        """Whether no output depends on a later token, as proven by the tests."""
+        return True
+
+    @property
+    def has_gamma(self) -> bool:
+        """Whether this is a resolvent, which has a γ (that a layer may learn)."""
+        return any(f.name == "gamma" for f in dataclasses.fields(self))
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        mask: Tensor | None = None,
+        scale: float | None = None,
+        gamma: Gamma | None = None,
+    ) -> Tensor:
+        """Y (..., n, d_v). `gamma` stands in for the operator's own, a learned one for instance."""
+        if gamma is not None and not self.has_gamma:
+            raise ValueError(f"gamma was given to {self}; expected a resolvent operator")
+        return self._attend(q, k, v, {"mask": mask, "scale": scale}, gamma)
+
+    def decoder(self, *, rollback: int = ROLLBACK) -> Decoder:
+        """An empty sequence that `extend` grows; `rollback` tokens can be cropped again."""
+        check_count("rollback", rollback, least=0)
+        return self._decoder(rollback)
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
+    ) -> Tensor:
+        raise NotImplementedError
+
+    def _decoder(self, rollback: int) -> Decoder:
+        raise ValueError(f"{self} cannot decode one token at a time")
+
+    def __str__(self) -> str:
+        marks = {field: mark for mark, field in self.sizes.items()}
+        size, options = "", ""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in marks and (value != field.default or field.name in self.always_shown):
+                size = f"{marks[field.name]}{value}"
+            elif value != field.default:
+                options += f",{field.name}={value}"
+        return self.name + size + options
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dense(Operator):
+    """Ordinary attention, A V; with `top_k`, each row of A pruned to its largest entries."""
+
+    name = "dense"
+    top_k: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.top_k is not None:
+            check_count("top_k", self.top_k)
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
+    ) -> Tensor:
+        if self.top_k is None:
+            return dense_attention(q, k, v, **common)
+
+        def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+            return t_raw(attention_weights(q, k, scale), v, self.top_k)
+
+        return run(core, q, k, v, **common)
+
+    def _decoder(self, rollback: int) -> Decoder:
+        _no_pruning(self, self.top_k)
+        return Decoder(ExactState)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local(Operator):
+    """Ordinary attention in a sliding window."""
+
+    name = "local"
+    sizes: ClassVar[dict[str, str]] = {"@": "window"}
+    window: int = 32
+
+    def __post_init__(self) -> None:
+        check_count("window", self.window)
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
+    ) -> Tensor:
+        return local_attention(q, k, v, window=self.window, **common)
+
+    def _decoder(self, rollback: int) -> Decoder:
+        return Decoder(lambda: TiledState(window_view(self.window), rollback))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BigBird(Operator):
+    """Ordinary attention in a sliding window and over a few random earlier tokens."""
+
+    name = "bigbird"
+    sizes: ClassVar[dict[str, str]] = {"@": "window"}
+    window: int = 32
+    links: int = 3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("window", self.window)
+        check_count("links", self.links, least=0)
+        check_count("seed", self.seed, least=0)
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
+    ) -> Tensor:
+        return bigbird_attention(
+            q, k, v, window=self.window, links=self.links, seed=self.seed, **common
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolvent(Operator):
+    """Exact ChaCAL (Eq. 1); with `top_k`, of the pruned A."""
+
+    name = "chacal"
+    gamma: float = 0.9
+    diagonal: str = "keep"
+    top_k: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_gamma(self.gamma)
+        check_choice("diagonal", self.diagonal, DIAGONALS)
+        if self.top_k is not None:
+            check_count("top_k", self.top_k)
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
+    ) -> Tensor:
+        gamma = self.gamma if gamma is None else gamma
+        if self.top_k is None:
+            return resolvent_attention(q, k, v, gamma=gamma, diagonal=self.diagonal, **common)
+
+        def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+            A = prune_rows(attention_weights(q, k, scale), self.top_k or 1)
+            return resolvent(A, v, gamma, self.diagonal)
+
+        return run(core, q, k, v, gamma=gamma, **common)
+
+    def _decoder(self, rollback: int) -> Decoder:
+        _no_pruning(self, self.top_k)
+        return Decoder(lambda: ExactState(self.diagonal == "drop"), self.gamma)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockResolvent(Operator):
+    """Block-ChaCAL (Algorithm 1), with blocks of `block_size` or of n // `divisor`."""
+
+    name = "block"
+    sizes: ClassVar[dict[str, str]] = {"@": "block_size", "/": "divisor"}
+    block_size: int | None = None
+    divisor: int | None = None
+    gamma: float = 0.9
+    rows: str = "first"
+    columns: str = "sum"
+    branches: str = "both"
+
+    def __post_init__(self) -> None:
+        if (self.block_size is None) == (self.divisor is None):
+            raise ValueError(
+                f"block_size is {self.block_size!r} and divisor is {self.divisor!r}; expected "
+                f"exactly one of them, as in 'block@64' or 'block/3'"
+            )
+        if self.block_size is not None:
+            check_count("block_size", self.block_size)
+        if self.divisor is not None:
+            check_count("divisor", self.divisor)
+        _check_gamma(self.gamma)
+        check_choice("rows", self.rows, ROWS)
+        check_choice("columns", self.columns, COLUMNS)
+        check_choice("branches", self.branches, BRANCHES)
+
+    @property
+    def causal(self) -> bool:
+        """Only a block's first row may stand for it; the local branch alone needs none."""
+        return self.rows in CAUSAL_ROWS or self.branches == "local"
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
+    ) -> Tensor:
+        options = dataclasses.asdict(self)
+        if gamma is not None:
+            options["gamma"] = gamma
+        return block_resolvent_attention(q, k, v, **options, **common)
+
+    def _decoder(self, rollback: int) -> Decoder:
+        block_size = self.block_size
+        if block_size is None:
+            raise ValueError(
+                f"{self} cannot decode: n // {self.divisor} changes with every token; expected a "
+                f"fixed block size, as in 'block@64'"
+            )
+        if not self.causal:
+            raise ValueError(f"{self} cannot decode: rows={self.rows!r} needs tokens yet to come")
+        return Decoder(
+            lambda: BlockState(block_size, self.columns, self.branches, rollback), self.gamma
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowResolvent(Operator):
+    """The resolvent of sliding-window attention: linear in n."""
+
+    name = "window"
+    sizes: ClassVar[dict[str, str]] = {"@": "window"}
+    always_shown = ("window",)
+    window: int = 64
+    gamma: float = 0.9
+    diagonal: str = "keep"
+
+    def __post_init__(self) -> None:
+        check_count("window", self.window)
+        _check_gamma(self.gamma)
+        check_choice("diagonal", self.diagonal, DIAGONALS)
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
+    ) -> Tensor:
+        return window_resolvent_attention(
+            q, k, v, gamma=self.gamma if gamma is None else gamma, window=self.window,
+            diagonal=self.diagonal, **common,
+        )  # fmt: skip
+
+    def _decoder(self, rollback: int) -> Decoder:
+        view = window_view(self.window, self.diagonal == "drop")
+        return Decoder(lambda: TiledState(view, rollback), self.gamma)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledResolvent(Operator):
+    """The subquadratic resolvent: near keys one by one, far ones as block means."""
+
+    name = "pooled"
+    sizes: ClassVar[dict[str, str]] = {"@": "block_size"}
+    block_size: int | None = None
+    gamma: float = 0.9
+    near: int = 1
+
+    def __post_init__(self) -> None:
+        if self.block_size is not None:
+            check_count("block_size", self.block_size)
+        _check_gamma(self.gamma)
+        check_count("near", self.near, least=0)
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
+    ) -> Tensor:
+        return pooled_resolvent_attention(
+            q, k, v, gamma=self.gamma if gamma is None else gamma, block_size=self.block_size,
+            near=self.near, **common,
+        )  # fmt: skip
+
+    def _decoder(self, rollback: int) -> Decoder:
+        if self.block_size is None:
+            raise ValueError(
+                f"{self} cannot decode: a block size of about √n changes as n grows; expected a "
+                f"fixed one, as in 'pooled@64'"
+            )
+        view = View(tile=self.block_size, near=self.near)
+        return Decoder(lambda: TiledState(view, rollback), self.gamma)
+
+
+OPERATORS: dict[str, type[Operator]] = {
+    cls.name: cls
+    for cls in (Dense, Local, BigBird, Resolvent, BlockResolvent, WindowResolvent, PooledResolvent)
+}
+
+
+def _check_gamma(gamma: object) -> None:
+    if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not 0 <= gamma < 1:
+        raise ValueError(f"gamma is {gamma!r}; expected a number in [0, 1)")
+
+
+def _no_pruning(operator: Operator, top_k: int | None) -> None:
+    if top_k is not None:
+        raise ValueError(f"{operator} cannot decode: pruning is for evaluation in parallel form")

@@ -1,0 +1,1 @@
+"""Attention as pure functions of tensors: no parameters, no state, no configuration."""

@@ -1,0 +1,244 @@
+"""Algorithm 1: the resolvent exactly on diagonal blocks, the rest through a reduced system.
+
+`blockwise` is the algorithm on a given A, line by line. `block_resolvent_attention` is the same
+operator from q, k, v, one row tile at a time. Neither is subquadratic: a row's softmax needs all
+of its scores, n²d in sum. A local hop and a cross-block hop never compose here, so a chain is cut
+at every block border it crosses (docs/paper.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chacal.ops.attend import row_lse, score_pieces
+from chacal.ops.inputs import Gamma, check_choice, check_count, run
+from chacal.ops.pooling import COLUMNS, ROWS, down, gather_columns, num_blocks, pick_rows, up
+from chacal.ops.resolvent import check_matrix, check_range, neumann, resolvent
+from chacal.ops.streaming import Adjoint, Rows
+
+BRANCHES = ("both", "local", "residual")
+
+
+def blockwise(
+    A: Tensor,
+    V: Tensor,
+    gamma: Gamma,
+    block_size: int,
+    rows: str = "first",
+    columns: str = "sum",
+    branches: str = "both",
+) -> Tensor:
+    """Y = Y_blk + Y_res (Algorithm 1, Eqs. 3 to 7).
+
+    Args:
+        A: (..., n, n) lower triangular.
+        V: (..., n, d) values.
+        gamma: γ in [0, 1).
+        block_size: m; the last block may be short.
+        rows: the rows of P: "first" is causal, "mean" and "last" leak the future.
+        columns: "sum" keeps the mass of A_res; "mean" is the paper's Pᵀ.
+        branches: "both", "local" or "residual".
+
+    Returns:
+        (..., n, d).
+    """
+    check_matrix(A, V)
+    check_range(gamma)
+    _check_options(block_size, rows, columns, branches)
+    n = A.shape[-1]
+    block = torch.arange(n, device=A.device) // block_size
+    same = block[:, None] == block
+    A_blk = torch.where(same, A, 0)
+    A_res = torch.where(same, 0, A)
+    # the resolvent of a block-diagonal matrix is that of each of its blocks
+    Y = resolvent(A_blk, V, gamma) if branches != "residual" else torch.zeros_like(A @ V)
+    if branches != "local":
+        P = down(n, block_size, rows, A)
+        C = gather_columns(n, block_size, columns, A)
+        Y = Y + up(resolvent(P @ A_res @ C.mT, P @ V, gamma), n, block_size)
+    return Y
+
+
+def block_resolvent_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    gamma: Gamma = 0.9,
+    block_size: int | None = None,
+    divisor: int | None = None,
+    rows: str = "first",
+    columns: str = "sum",
+    branches: str = "both",
+    scale: float | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Block-ChaCAL (Algorithm 1) from q, k, v, with A = softmax(q kᵀ · scale), causal.
+
+    Args:
+        q: (..., n, d) queries.
+        k: (..., n, d) keys.
+        v: (..., n, d_v) values.
+        gamma: γ in [0, 1): a float, or a tensor that broadcasts over the leading dimensions.
+        block_size: m; the last block may be short.
+        divisor: blocks of n // divisor instead (at least 1). Exactly one of the two is given.
+        rows: "first" is causal; "mean" and "last" leak the future through q and k.
+        columns: "sum" keeps the mass of the off-block attention; "mean" is the paper's Pᵀ.
+        branches: "both", "local" or "residual".
+        scale: multiplies q·k; None is 1/√d.
+        mask: (batch, n) boolean, True for real tokens. With a divisor, n counts those.
+
+    Returns:
+        (..., n, d_v) in q's dtype; zeros at padding.
+    """
+    if (block_size is None) == (divisor is None):
+        raise ValueError(
+            f"block_size is {block_size!r} and divisor is {divisor!r}; expected exactly one of them"
+        )
+    if divisor is not None:
+        check_count("divisor", divisor)
+    _check_options(1 if block_size is None else block_size, rows, columns, branches)
+
+    def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+        n = q.shape[1]
+        m = min(n, block_size or max(1, n // (divisor or 1)))
+        Y_blk, A_res = BlockBranches.apply(q, k, v, gamma, scale, m, rows, branches)
+        if branches == "local":
+            return Y_blk
+        Y_res = reduced(A_res, pick_rows(v, m, rows), gamma, m, columns)
+        return Y_blk + up(Y_res, n, m)
+
+    return run(
+        core, q, k, v, gamma=gamma, scale=scale, mask=mask,
+        length_matters=divisor is not None or rows != "first",
+    )  # fmt: skip
+
+
+def reduced(A_res: Tensor, V: Tensor, gamma: Tensor, block_size: int, columns: str) -> Tensor:
+    """Ỹ_res = S_γ(Ã_res) Ṽ (Eq. 7) from column sums of A_res."""
+    if columns == "mean":
+        # a column of the reduced system is a past block, and so a whole one
+        A_res = A_res / block_size
+    return (1 - gamma) * neumann(A_res, A_res @ V, gamma)
+
+
+class BlockBranches(torch.autograd.Function):
+    """(Y_blk, Ã_res) of Algorithm 1 from (B, n, d), with a backward that recomputes A.
+
+    Row r of block I has one softmax over everything up to r. Its mass on its own block drives the
+    recursion of `streaming.py`, restarted at each block and told of the mass that lies before
+    it; its mass on earlier blocks, if r is one of the rows that stand for I, adds to Ã_res.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        gamma: Tensor,
+        scale: float,
+        block_size: int,
+        rows: str,
+        branches: str,
+    ) -> tuple[Tensor, Tensor]:
+        """Y_blk (B, n, d_v) and Ã_res (B, blocks, blocks) with columns summed."""
+        B, n, _ = q.shape
+        local = Rows(q, k, v, gamma, scale)
+        lse_past = q.new_full((B, n), -torch.inf)
+        blocks = num_blocks(n, block_size)
+        A_res = q.new_zeros(B, blocks, blocks)
+        for I in range(blocks):
+            a, b = I * block_size, min(n, (I + 1) * block_size)
+            for heads, piece, S, spare in score_pieces(q[:, a:b], k[:, :a], scale):
+                lse_past[heads, a:b][:, piece] = row_lse(S, spare)
+            local.lse[:, a:b] = lse_past[:, a:b]
+            local.solve(a, b)
+            if branches != "local":
+                chosen = standing(rows, a, b)
+                mass = _block_masses(q[:, chosen], k[:, :a], scale, block_size)
+                share = (lse_past[:, chosen] - local.lse[:, chosen]).exp_()
+                A_res[:, I, :I] = (mass * share.unsqueeze(-1)).mean(1)
+        Y_blk = (1 - gamma) * local.H
+        ctx.save_for_backward(q, k, v, gamma, Y_blk, local.lse, lse_past)
+        ctx.scale, ctx.block_size, ctx.rows, ctx.branches = scale, block_size, rows, branches
+        if branches == "residual":
+            return torch.zeros_like(Y_blk), A_res
+        return Y_blk, A_res
+
+    @staticmethod
+    def backward(ctx: Any, dY: Tensor, dA_res: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of q, k, v and γ."""
+        q, k, v, gamma, Y_blk, lse, lse_past = ctx.saved_tensors
+        scale, m, rows = ctx.scale, ctx.block_size, ctx.rows
+        n = q.shape[1]
+        if ctx.branches == "residual":
+            dY = torch.zeros_like(dY)
+        residual = ctx.branches != "local"
+        # what a row's softmax loses to the gradient of its masses on earlier blocks
+        shift = torch.zeros_like(lse).unsqueeze(-1)
+        share = (lse_past - lse).exp_().unsqueeze(-1)
+        dq, dk = torch.zeros_like(q), torch.zeros_like(k)
+        spans = [(I, I * m, min(n, (I + 1) * m)) for I in range(num_blocks(n, m))]
+        for I, a, b in spans[1:] if residual else []:
+            chosen = standing(rows, a, b)
+            weight = 1 / (chosen.stop - chosen.start)
+            for heads, piece, S, spare in score_pieces(q[:, chosen], k[:, :a], scale):
+                at = slice(chosen.start + piece.start, chosen.start + piece.stop)
+                P = torch.softmax(S, -1, out=spare)
+                per_block = P.mul_(share[heads, at] * weight).unflatten(-1, (I, m))
+                dA = dA_res[heads, None, I, :I]
+                shift[heads, at] = -(per_block.sum(-1) * dA).sum(-1, keepdim=True)
+                dS = per_block.mul_(dA.unsqueeze(-1)).flatten(-2)
+                dq[heads, at] += torch.bmm(dS, k[heads, :a]).mul_(scale)
+                dk[heads, :a].baddbmm_(dS.mT, q[heads, at], alpha=scale)
+        first_only = rows == "first" or not residual
+        local = Adjoint(
+            q, k, v, gamma, scale, False, Y_blk, lse, dY, shift=None if first_only else shift
+        )
+        for _, a, b in spans:
+            local.solve(a, b)
+        if first_only:
+            # a block's first row sees nothing of its block but itself: one entry to correct, and
+            # the rest of the block keeps the fast kernel
+            for _, a, _ in spans:
+                own = (q[:, a] * k[:, a]).sum(-1, keepdim=True).mul_(scale) - lse[:, a, None]
+                dS = own.exp_() * shift[:, a] * scale
+                dq[:, a] += dS * k[:, a]
+                dk[:, a] += dS * q[:, a]
+        slope = share * (shift - (local.W * local.H).sum(-1, keepdim=True))
+        for _, a, b in spans[1:]:
+            for heads, piece, S, spare in score_pieces(q[:, a:b], k[:, :a], scale):
+                at = slice(a + piece.start, a + piece.stop)
+                P = torch.softmax(S, -1, out=spare)
+                steep = slope[heads, at]
+                dq[heads, at].addcmul_(torch.bmm(P, k[heads, :a]), steep, value=scale)
+                dk[heads, :a].baddbmm_(P.mT, q[heads, at] * steep, alpha=scale)
+        dq += local.dq
+        dk += local.dk
+        dgamma = local.dgamma() if ctx.needs_input_grad[3] else None
+        return dq, dk, local.G, dgamma, None, None, None, None
+
+
+def standing(rows: str, a: int, b: int) -> slice:
+    """Which rows of the block a to b stand for it."""
+    return {"first": slice(a, a + 1), "mean": slice(a, b), "last": slice(b - 1, b)}[rows]
+
+
+def _block_masses(q: Tensor, k: Tensor, scale: float, block_size: int) -> Tensor:
+    """(B, r, blocks): how softmax(q kᵀ · scale) shares its mass among blocks of keys."""
+    mass = q.new_empty(*q.shape[:2], k.shape[1] // block_size)
+    for heads, rows, S, spare in score_pieces(q, k, scale):
+        P = torch.softmax(S, -1, out=spare)
+        mass[heads, rows] = P.unflatten(-1, (-1, block_size)).sum(-1)
+    return mass
+
+
+def _check_options(block_size: object, rows: str, columns: str, branches: str) -> None:
+    check_count("block_size", block_size)
+    check_choice("rows", rows, ROWS)
+    check_choice("columns", columns, COLUMNS)
+    check_choice("branches", branches, BRANCHES)

@@ -1,0 +1,155 @@
+"""One token at a time: the states that stand where a KV cache would.
+
+A resolvent's row passes on Z, its own value and every hop into it, and Z depends on nothing that
+comes later. So the cache of exact ChaCAL is an ordinary KV cache that holds Z where V would be;
+a cache of raw V would give wrong outputs without a word. The other operators keep less:
+
+| operator | keys kept | values kept |
+|---|---|---|
+| dense, chacal | all | V, Z of all |
+| local, window | a window | V, Z of a window |
+| pooled | the near blocks, a mean per earlier block | the same, of Z |
+| block | all (a row's softmax needs them) | Z of the current block, one reduced Z per block |
+
+What a state has forgotten it cannot crop back to: those that forget keep `rollback` more tokens
+than they need, and say so when asked for more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from chacal.ops.inputs import Gamma, check_count, check_gamma, check_mask, check_qkv, check_scale
+from chacal.ops.states import State
+
+
+class Decoder:
+    """`extend` a sequence by any number of tokens; the outputs are those of the parallel form.
+
+    Padding (`mask`) is skipped, whichever side it is on. Sequences of a batch whose real tokens
+    differ in number are then kept apart and extended one by one.
+    """
+
+    def __init__(self, new_state: Callable[[], State], gamma: Gamma = 0.0) -> None:
+        """A decoder of empty sequences; `new_state` makes the operator's state."""
+        self._new_state = new_state
+        self._gamma = gamma
+        self._states: list[State] = [new_state()]  # one for all, or, kept apart, one a sequence
+        self._apart = False
+        self._leading: torch.Size | None = None
+        self._real: Tensor | None = None  # (batch, length): which tokens so far were no padding
+        self.length = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes kept."""
+        return sum(x.numel() * x.element_size() for s in self._states for x in s.tensors())
+
+    @torch.no_grad()
+    def extend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None = None,
+        *,
+        scale: float | None = None,
+        gamma: Gamma | None = None,
+    ) -> Tensor:
+        """Outputs of new tokens, given all before them.
+
+        Args:
+            q: (..., c, d) queries of the c new tokens.
+            k: (..., c, d) keys.
+            v: (..., c, d_v) values.
+            mask: (batch, c) boolean, True for real tokens.
+            scale: multiplies q·k; None is 1/√d.
+            gamma: γ, if not the operator's own.
+
+        Returns:
+            (..., c, d_v) in q's dtype; zeros at padding.
+        """
+        check_qkv(q, k, v)
+        if self._leading is not None and q.shape[:-2] != self._leading:
+            raise ValueError(
+                f"q has leading shape {tuple(q.shape[:-2])}; expected {tuple(self._leading)}, "
+                f"that of the tokens before"
+            )
+        self._leading = q.shape[:-2]
+        scale = check_scale(scale, q.shape[-1])
+        gammas = check_gamma(self._gamma if gamma is None else gamma, q)
+        count = q.shape[-2]
+        batch = q.shape[0] if q.ndim > 2 else 1
+        dtype, compute = q.dtype, torch.promote_types(q.dtype, torch.float32)
+        real = torch.ones(batch, count, dtype=torch.bool, device=q.device)
+        if mask is not None:
+            real = check_mask(mask, q).reshape(batch, count)
+        if not self._apart and not bool(real.all()):
+            self._keep_apart(batch)
+        before = real[:, :0] if self._real is None else self._real
+        self._real = torch.cat([before, real], 1)
+        self.length += count
+        gammas = gammas.to(compute).expand(self._leading).reshape(batch, -1)
+        q, k, v = (x.to(compute).reshape(batch, -1, *x.shape[-2:]) for x in (q, k, v))
+        if not self._apart:
+            Y = self._states[0].extend(
+                q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), gammas.reshape(-1, 1, 1), scale
+            )
+        else:
+            Y = v.new_zeros(v.shape)
+            for i, state in enumerate(self._states):
+                at = real[i].nonzero()[:, 0]
+                if len(at):
+                    Y[i, :, at] = state.extend(
+                        q[i][:, at], k[i][:, at], v[i][:, at], gammas[i].reshape(-1, 1, 1), scale
+                    )
+        return Y.reshape(*self._leading, count, -1).to(dtype)
+
+    def reorder(self, index: Tensor) -> None:
+        """Sequence i becomes what sequence index[i] was, as beam search needs it.
+
+        Args:
+            index: (batch',) which sequences of the batch to keep, repeats allowed.
+        """
+        if self._leading is None or self._real is None or not self._leading:
+            raise ValueError(
+                "no batch to reorder; expected a decoder extended by (batch, ..., n, d)"
+            )
+        batch = self._leading[0]
+        if index.ndim != 1 or bool(((index < 0) | (index >= batch)).any()):
+            raise ValueError(
+                f"index is {index.tolist()}; expected a list of sequences from 0 to {batch - 1}"
+            )
+        heads = self._leading[1:].numel()
+        each = torch.arange(heads, device=index.device)
+        if self._apart:
+            self._states = [self._states[i].select(each) for i in index.tolist()]
+        else:
+            self._states = [self._states[0].select((index[:, None] * heads + each).flatten())]
+        self._real = self._real[index]
+        self._leading = torch.Size([len(index), *self._leading[1:]])
+
+    def crop(self, length: int) -> None:
+        """Forget all tokens from position `length` on (padding counts as a position)."""
+        check_count("length", length, least=0)
+        if length > self.length:
+            raise ValueError(f"length is {length}; expected at most the current {self.length}")
+        if self._real is None:
+            return
+        self._real = self._real[:, :length]
+        for i, state in enumerate(self._states):
+            state.crop(int(self._real[i].sum()))
+        self.length = length
+
+    def _keep_apart(self, batch: int) -> None:
+        """From one state for the whole batch to one per sequence."""
+        self._apart = True
+        together = self._states[0]
+        if together.length:
+            rows = torch.arange(together.tensors()[0].shape[0]).reshape(batch, -1)
+            self._states = [together.select(at) for at in rows]
+        else:
+            self._states = [self._new_state() for _ in range(batch)]

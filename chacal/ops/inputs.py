@@ -1,0 +1,202 @@
+"""What every operator asks of its arguments, checked once, and padding, handled once.
+
+An operator is written for `(B, n, d)` in float32 or float64 with no padding. `run` is the way
+in: it checks the arguments, moves padding out of the way, flattens the leading dimensions,
+lifts half precision to float32, and undoes all of it on the way out.
+
+Padding needs no mask inside a causal operator. Real tokens are moved to the front (their order
+kept); a causal row never sees what comes after it, so the padding behind them is out of reach.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+Gamma = float | Tensor
+Core = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
+"""(q, k, v, gamma, scale) -> Y on (B, n, d) tensors; gamma is (B or 1, 1, 1)."""
+
+
+def run(
+    core: Core,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    gamma: Gamma = 0.0,
+    scale: float | None,
+    mask: Tensor | None,
+    length_matters: bool = False,
+) -> Tensor:
+    """Call `core` on checked, unpadded, flattened inputs.
+
+    Args:
+        core: the operator on (B, n, d).
+        q: (..., n, d) queries.
+        k: (..., n, d) keys.
+        v: (..., n, d_v) values.
+        gamma: γ in [0, 1): a float, or a tensor that broadcasts over the leading dimensions.
+        scale: multiplies q·k; None is 1/√d.
+        mask: (batch, n) boolean, True for real tokens.
+        length_matters: whether a row's output depends on n itself (blocks of n//3, say) or on
+            later tokens; such an operator runs once per distinct length instead of once.
+
+    Returns:
+        (..., n, d_v) in q's dtype, zeros at padding.
+    """
+    check_qkv(q, k, v)
+    scale = check_scale(scale, q.shape[-1])
+    gammas = check_gamma(gamma, q)
+    if mask is None:
+        return _flat(core, q, k, v, gammas, scale)
+    mask = check_mask(mask, q)
+    if q.ndim == 2:
+        return run(
+            core, q[None], k[None], v[None], gamma=gamma, scale=scale, mask=mask[None],
+            length_matters=length_matters,
+        )[0]  # fmt: skip
+    order, counts = front_order(mask)
+    q, k, v = (take_rows(x, order) for x in (q, k, v))
+    # what stands at padding may be anything, NaN too: it must not reach a product
+    real = _over_rows(torch.arange(mask.shape[1], device=q.device) < counts[:, None], q.ndim)
+    q, k, v = (torch.where(real, x, 0) for x in (q, k, v))
+    if length_matters:
+        Y = v.new_zeros(v.shape)
+        gammas = gammas.expand(q.shape[:-2])
+        for count in counts[counts > 0].unique().tolist():
+            rows = (counts == count).nonzero()[:, 0]
+            q_some, k_some, v_some = (x[rows][..., :count, :] for x in (q, k, v))
+            part = _flat(core, q_some, k_some, v_some, gammas[rows], scale)
+            padded = torch.nn.functional.pad(part, (0, 0, 0, mask.shape[1] - count))
+            Y = Y.index_copy(0, rows, padded)
+    else:
+        Y = _flat(core, q, k, v, gammas, scale)
+    Y = take_rows(Y, order.argsort(-1))
+    return torch.where(_over_rows(mask, Y.ndim), Y, 0)
+
+
+def _flat(core: Core, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+    """Leading dimensions flattened, half precision computed in float32."""
+    leading, dtype = q.shape[:-2], q.dtype
+    compute = torch.promote_types(dtype, torch.float32)
+    if gamma.numel() == 1:
+        gamma = gamma.reshape(1, 1, 1)
+    else:
+        gamma = gamma.expand(leading).reshape(-1, 1, 1)
+    q, k, v = (x.to(compute).reshape(-1, *x.shape[-2:]) for x in (q, k, v))
+    # a surrounding autocast would send our float32 products back to half precision
+    with torch.autocast(q.device.type, enabled=False):
+        Y = core(q, k, v, gamma.to(compute), scale)
+    return Y.reshape(*leading, *Y.shape[-2:]).to(dtype)
+
+
+def front_order(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """(batch, n) positions with real tokens first, in order, and (batch,) how many are real."""
+    return (~mask).to(torch.uint8).argsort(dim=-1, stable=True), mask.sum(-1)
+
+
+def take_rows(x: Tensor, order: Tensor) -> Tensor:
+    """Reorder (batch, ..., n, d) along n by (batch, n)."""
+    index = order.reshape(order.shape[0], *[1] * (x.ndim - 3), order.shape[1], 1)
+    return x.gather(-2, index.expand(*x.shape[:-2], order.shape[1], x.shape[-1]))
+
+
+def _over_rows(flags: Tensor, ndim: int) -> Tensor:
+    """(batch, n) -> (batch, 1, ..., n, 1)."""
+    return flags.reshape(flags.shape[0], *[1] * (ndim - 3), flags.shape[1], 1)
+
+
+def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Same leading shape and length, n >= 1, one float dtype, one device."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise ValueError(f"{name} is {type(x).__name__}; expected a torch.Tensor")
+        if x.ndim < 2 or 0 in x.shape[-2:]:
+            raise ValueError(
+                f"{name} has shape {tuple(x.shape)}; expected (..., n, d) with n >= 1 and d >= 1"
+            )
+        if not x.is_floating_point():
+            raise ValueError(f"{name} has dtype {x.dtype}; expected a floating-point dtype")
+        if x.dtype != q.dtype:
+            raise ValueError(f"{name} has dtype {x.dtype} and q has {q.dtype}; expected one dtype")
+        if x.device != q.device:
+            raise ValueError(
+                f"{name} is on device {x.device} and q on {q.device}; expected one device"
+            )
+    if k.shape != q.shape:
+        raise ValueError(f"k has shape {tuple(k.shape)}; expected q's, {tuple(q.shape)}")
+    if v.shape[:-1] != q.shape[:-1]:
+        raise ValueError(
+            f"v has shape {tuple(v.shape)}; expected {tuple(q.shape[:-1])} and any width"
+        )
+
+
+def check_scale(scale: float | None, d: int) -> float:
+    """The factor on q·k, 1/√d unless given."""
+    if scale is None:
+        return 1 / math.sqrt(d)
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not math.isfinite(scale):
+        raise ValueError(f"scale is {scale!r}; expected a finite number or None (1/√d)")
+    return float(scale)
+
+
+def check_gamma(gamma: Gamma, q: Tensor) -> Tensor:
+    """γ as a tensor on q's device whose shape broadcasts to q's leading dimensions."""
+    if not isinstance(gamma, Tensor):
+        if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not 0 <= gamma < 1:
+            raise ValueError(f"gamma is {gamma!r}; expected a number in [0, 1) or a tensor of them")
+        return torch.tensor(
+            gamma, dtype=torch.promote_types(q.dtype, torch.float32), device=q.device
+        )
+    if not gamma.is_floating_point():
+        raise ValueError(f"gamma has dtype {gamma.dtype}; expected a floating-point dtype")
+    if gamma.device != q.device:
+        raise ValueError(f"gamma is on device {gamma.device}; expected q's, {q.device}")
+    if not bool(((gamma >= 0) & (gamma < 1)).all()):
+        values = gamma.detach().flatten().tolist()
+        shown = ", ".join(f"{x:.4g}" for x in values[:8]) + (", ..." if len(values) > 8 else "")
+        raise ValueError(f"gamma holds {shown}; expected every value in [0, 1)")
+    shape = gamma.shape
+    # (h, 1, 1), as one would write it to broadcast against (batch, h, n, d)
+    if gamma.ndim >= 3 and shape[-2:] == (1, 1):
+        gamma = gamma[..., 0, 0]
+    leading = q.shape[:-2]
+    try:
+        fits = torch.broadcast_shapes(gamma.shape, leading) == leading or gamma.numel() == 1
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"gamma has shape {tuple(shape)}; expected one that broadcasts over the leading "
+            f"dimensions {tuple(leading)} of q"
+        )
+    return gamma
+
+
+def check_mask(mask: Tensor, q: Tensor) -> Tensor:
+    """(batch, n) boolean on q's device; (n,) where q has no batch."""
+    expected = (q.shape[-2],) if q.ndim == 2 else (q.shape[0], q.shape[-2])
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        given = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise ValueError(f"mask is {given}; expected a boolean tensor, True for real tokens")
+    if tuple(mask.shape) != expected:
+        raise ValueError(f"mask has shape {tuple(mask.shape)}; expected {expected}")
+    if mask.device != q.device:
+        raise ValueError(f"mask is on device {mask.device}; expected q's, {q.device}")
+    return mask
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """A named option is one of its choices."""
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(repr, choices))}")
+
+
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """A whole number, at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} is {value!r}; expected a whole number of at least {least}")

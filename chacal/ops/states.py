@@ -1,0 +1,286 @@
+"""What each operator remembers of a sequence, so that it can go on from there.
+
+A state holds (B, n, d) buffers, all of B at the same length; `decoding.py` gives them to users.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from chacal.ops.attend import row_lse, score_pieces
+from chacal.ops.streaming import Rows
+from chacal.ops.tiled import Memory, Tiles, View
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+ROLLBACK = 64
+"""Tokens that `crop` can take back, by default, from a state that forgets."""
+
+
+class State(Protocol):
+    """What an operator remembers of (B, n, d) tokens; all of B at the same length."""
+
+    length: int
+
+    def extend(self, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+        """Outputs (B, c, d_v) of c new tokens."""
+
+    def crop(self, length: int) -> None:
+        """Forget all tokens from `length` on."""
+
+    def select(self, index: Tensor) -> State:
+        """A copy with rows `index` of B, in that order."""
+
+    def tensors(self) -> list[Tensor]:
+        """All that is kept."""
+
+
+class Buffer:
+    """(B, n, d) that grows along n without copying what is there at every token."""
+
+    def __init__(self, data: Tensor | None = None) -> None:
+        self._data = data
+        self._used = 0 if data is None else data.shape[1]
+
+    def append(self, x: Tensor) -> Tensor:
+        """All tokens so far, the new ones last; a view that later calls may grow past."""
+        end = self._used + x.shape[1]
+        if self._data is None or self._data.shape[1] < end:
+            grown = x.new_empty(x.shape[0], max(end, 2 * self._used), x.shape[2])
+            if self._data is not None:
+                grown[:, : self._used] = self.view()
+            self._data = grown
+        self._data[:, self._used : end] = x
+        self._used = end
+        return self.view()
+
+    def view(self) -> Tensor:
+        """(B, n, d)."""
+        assert self._data is not None
+        return self._data[:, : self._used]
+
+    def crop(self, length: int) -> None:
+        """Keep the first `length` tokens."""
+        self._used = length
+
+    def drop_front(self, count: int) -> None:
+        """Forget the first `count` tokens."""
+        if count and self._data is not None:
+            self._data = self.view()[:, count:].clone()
+            self._used -= count
+
+    def select(self, index: Tensor) -> Buffer:
+        """A copy with rows `index` of B."""
+        return Buffer(None if self._data is None else self.view()[index])
+
+    def tensors(self) -> list[Tensor]:
+        """What is kept, if anything."""
+        return [] if self._data is None else [self.view()]
+
+
+class BufferedState:
+    """The parts of a state that are the same for all: it is named buffers and a length."""
+
+    names: tuple[str, ...]
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Back to no tokens."""
+        self.length = 0
+        self.origin = 0  # the position of the first token whose Z is kept
+        for name in self.names:
+            setattr(self, name, Buffer())
+
+    def select(self, index: Tensor) -> Self:
+        """A copy with rows `index` of B."""
+        new = copy.copy(self)
+        for name in self.names:
+            setattr(new, name, getattr(self, name).select(index))
+        return new
+
+    def tensors(self) -> list[Tensor]:
+        """All that is kept."""
+        return [x for name in self.names for x in getattr(self, name).tensors()]
+
+
+class ExactState(BufferedState):
+    """Keys and Z of all tokens; with γ = 0, Z is V and this is ordinary attention's cache."""
+
+    names = ("k", "Z")
+    k: Buffer
+    Z: Buffer
+
+    def __init__(self, drop: bool = False) -> None:
+        super().__init__()
+        self.drop = drop
+
+    def extend(self, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+        """Outputs (B, c, d_v) of c new tokens."""
+        past, count = self.length, q.shape[1]
+        rows = Rows(q, self.k.append(k), v, gamma, scale, self.drop, self.Z.append(v))
+        if past:
+            rows.see(0, count, 0, past)
+        rows.solve(0, count)
+        self.length += count
+        return (1 - gamma) * rows.H
+
+    def crop(self, length: int) -> None:
+        """Forget all tokens from `length` on."""
+        self.k.crop(length)
+        self.Z.crop(length)
+        self.length = length
+
+
+class TiledState(BufferedState):
+    """What a View still sees: near keys and Z, and block means of the rest."""
+
+    names = ("k", "Z", "mean_k", "mean_Z")
+    k: Buffer
+    Z: Buffer
+    mean_k: Buffer
+    mean_Z: Buffer
+
+    def __init__(self, view: View, rollback: int = ROLLBACK) -> None:
+        super().__init__()
+        self.view, self.rollback = view, rollback
+
+    def extend(self, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+        """Outputs (B, c, d_v) of c new tokens."""
+        first, last = self.length, self.length + q.shape[1]
+        keys, Z = self.k.append(k), self.Z.append(v)
+        mean_k, mean_Z = self._means(keys, v, last)
+        tiles = Tiles(self.view, Memory(keys, Z, mean_k, mean_Z, self.origin), gamma, scale)
+        H = torch.empty_like(v)
+        for a, b in self.view.tiles(first, last):
+            at = slice(a - first, b - first)
+            H[:, at], _ = tiles.step(q[:, at], v[:, at], a, b)
+        self.length = last
+        keep = self.view.first_key(max(0, last - self.rollback))
+        if keep - self.origin >= self.view.tile:  # a tile at a time, not a copy for every token
+            self.k.drop_front(keep - self.origin)
+            self.Z.drop_front(keep - self.origin)
+            self.origin = keep
+        return (1 - gamma) * H
+
+    def _means(self, keys: Tensor, v: Tensor, last: int) -> tuple[Tensor, Tensor]:
+        """Mean keys up to position `last`, and room for their values, which come as tiles end."""
+        if self.view.near is None:
+            return keys[:, :0], v[:, :0]
+        tile = self.view.tile
+        whole, known = last // tile, self.length // tile
+        at = slice(known * tile - self.origin, whole * tile - self.origin)
+        new = keys[:, at].unflatten(1, (whole - known, tile)).mean(2)
+        room = v.new_zeros(v.shape[0], whole - known, v.shape[2])
+        return self.mean_k.append(new), self.mean_Z.append(room)
+
+    def crop(self, length: int) -> None:
+        """Forget all tokens from `length` on, at most `rollback` of them."""
+        if not length:
+            self.clear()
+            return
+        if self.view.first_key(length) < self.origin:
+            raise forgotten(length, self.length, self.rollback)
+        self.k.crop(length - self.origin)
+        self.Z.crop(length - self.origin)
+        if self.view.near is not None:
+            self.mean_k.crop(length // self.view.tile)
+            self.mean_Z.crop(length // self.view.tile)
+        self.length = length
+
+
+class BlockState(BufferedState):
+    """Algorithm 1 with rows="first": all keys, Z of the current block, one reduced Z per block."""
+
+    names = ("k", "Z", "reduced_Z", "reduced_H")
+    k: Buffer
+    Z: Buffer
+    reduced_Z: Buffer
+    reduced_H: Buffer
+
+    def __init__(
+        self, block_size: int, columns: str, branches: str, rollback: int = ROLLBACK
+    ) -> None:
+        super().__init__()
+        self.block_size, self.columns, self.branches = block_size, columns, branches
+        self.rollback = rollback
+
+    def extend(self, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+        """Outputs (B, c, d_v) of c new tokens."""
+        first, count = self.length, q.shape[1]
+        self.k.append(k)
+        self.Z.append(v)
+        H = torch.empty_like(v)
+        for a, b in View(tile=self.block_size).tiles(first, first + count):
+            at = slice(a - first, b - first)
+            H[:, at] = self._within_block(q[:, at], v[:, at], a, b, gamma, scale)
+        self.length += count
+        keep = max(0, self.length - self.rollback) // self.block_size * self.block_size
+        self.Z.drop_front(keep - self.origin)
+        self.origin = keep
+        return (1 - gamma) * H
+
+    def _within_block(
+        self, q: Tensor, v: Tensor, a: int, b: int, gamma: Tensor, scale: float
+    ) -> Tensor:
+        """H of rows a to b, all of one block: the local branch plus the block's reduced row."""
+        start = a - a % self.block_size
+        k = self.k.view()
+        Z = self.Z.view()[:, start - self.origin : b - self.origin]
+        rows = Rows(q, k[:, start:b], v, gamma, scale, Z=Z)
+        for heads, piece, S, spare in score_pieces(q, k[:, :start], scale):
+            rows.lse[heads, piece] = row_lse(S, spare)
+        lse_past = rows.lse.clone()
+        if a > start:
+            rows.see(0, b - a, 0, a - start)
+        rows.solve(0, b - a)
+        if a == start:
+            self._reduced_row(q[:, :1], v[:, :1], (lse_past - rows.lse)[:, :1], start, gamma, scale)
+        H = torch.zeros_like(rows.H) if self.branches == "residual" else rows.H
+        if self.branches != "local":
+            block = start // self.block_size
+            H = H + self.reduced_H.view()[:, block : block + 1]
+        return H
+
+    def _reduced_row(
+        self, q: Tensor, v: Tensor, past: Tensor, start: int, gamma: Tensor, scale: float
+    ) -> None:
+        """One more row of the reduced system (Eq. 7), from a block's first token."""
+        H = torch.zeros_like(v)
+        if start:
+            S = torch.bmm(q, self.k.view()[:, :start].mT).mul_(scale)
+            P = torch.softmax(S, -1) * past.exp().unsqueeze(-1)
+            A_res = P.unflatten(-1, (-1, self.block_size)).sum(-1)
+            if self.columns == "mean":
+                A_res = A_res / self.block_size
+            H = torch.bmm(A_res, self.reduced_Z.view())
+        self.reduced_H.append(H)
+        self.reduced_Z.append(torch.addcmul(v, H, gamma))
+
+    def crop(self, length: int) -> None:
+        """Forget all tokens from `length` on, at most `rollback` of them."""
+        if not length:
+            self.clear()
+            return
+        if length < self.origin:
+            raise forgotten(length, self.length, self.rollback)
+        self.k.crop(length)
+        self.Z.crop(length - self.origin)
+        blocks = -(-length // self.block_size)
+        self.reduced_Z.crop(blocks)
+        self.reduced_H.crop(blocks)
+        self.length = length
+
+
+def forgotten(length: int, now: int, rollback: int) -> ValueError:
+    """The error for a crop to a place that a state no longer remembers."""
+    return ValueError(
+        f"length is {length}; expected at least {max(0, now - rollback)}: this operator's state "
+        f"forgets, and was made to take back {rollback} tokens (rollback) of its {now}"
+    )

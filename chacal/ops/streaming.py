@@ -1,0 +1,284 @@
+"""Eq. 1 from q, k, v, exactly, at about the price of ordinary attention.
+
+With H = A Z, ChaCAL is Z = V + γ H and Y = (1-γ) H: attention over values that are computed on
+the way, each needing only those before it. That is a triangular system, and this file solves it
+by halving:
+
+    solve the first half;  let the second half attend to it;  solve the second half.
+
+The middle step is a square of ordinary attention, where almost all the work is, and goes to the
+fastest kernel there is (`attend.py`). What remains are small tiles on the diagonal, solved by
+forward substitution. The parts of a row's softmax that come from different squares are joined by
+their log-sum-exps. Nothing n x n is held.
+
+The backward pass is the transposed system, solved in the opposite order. With
+G = dL/dV and W = (1-γ) dY + γ G:
+
+    G = Aᵀ W,   dA = W Zᵀ,   dS = A ∘ (dA - W·H),   dγ = <G, H> - <dY, H>
+
+so a square's share of it is, again, ordinary attention's backward, with W as the gradient, Z as
+the values and H as the output. It saves q, k, v, Y and the log-sum-exps; A is recomputed.
+
+`diagonal="drop"` keeps a token from hopping to itself on the way: Z = V + γ A_strict Z, and dA's
+diagonal is (1-γ) dY·Z there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chacal.ops.attend import attend, attend_backward, softmax_
+from chacal.ops.inputs import Gamma, check_choice, run
+from chacal.ops.resolvent import DIAGONALS
+from chacal.ops.weights import causal_bias
+
+LEAF = 64
+"""Rows of a diagonal tile; 64 to 128 were the fastest on CPUs."""
+
+
+def resolvent_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    gamma: Gamma = 0.9,
+    diagonal: str = "keep",
+    scale: float | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Y = (1-γ) A (I-γA)⁻¹ V (Eq. 1) with A = softmax(q kᵀ · scale), causal; exact.
+
+    Args:
+        q: (..., n, d) queries.
+        k: (..., n, d) keys.
+        v: (..., n, d_v) values.
+        gamma: γ in [0, 1); 0 is ordinary attention. A float, or a tensor that broadcasts over
+            the leading dimensions (one γ per head, say) and receives a gradient.
+        diagonal: "keep" is Eq. 1; "drop" is ChaCAL's own (1-γ) A (I-γA_strict)⁻¹ V.
+        scale: multiplies q·k; None is 1/√d.
+        mask: (batch, n) boolean, True for real tokens.
+
+    Returns:
+        (..., n, d_v) in q's dtype; zeros at padding.
+    """
+    check_choice("diagonal", diagonal, DIAGONALS)
+    drop = diagonal == "drop"
+
+    def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+        return StreamingResolvent.apply(q, k, v, gamma, scale, drop)
+
+    return run(core, q, k, v, gamma=gamma, scale=scale, mask=mask)
+
+
+class StreamingResolvent(torch.autograd.Function):
+    """The exact resolvent on (B, n, d) with its own backward; γ is (B or 1, 1, 1)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, drop: bool
+    ) -> Tensor:
+        """Y (B, n, d_v)."""
+        rows = Rows(q, k, v, gamma, scale, drop)
+        rows.solve(0, q.shape[1])
+        Y = (1 - gamma) * rows.H
+        ctx.save_for_backward(q, k, v, gamma, Y, rows.lse)
+        ctx.scale, ctx.drop = scale, drop
+        return Y
+
+    @staticmethod
+    def backward(ctx: Any, dY: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of q, k, v and γ."""
+        q, k, v, gamma, Y, lse = ctx.saved_tensors
+        adjoint = Adjoint(q, k, v, gamma, ctx.scale, ctx.drop, Y, lse, dY)
+        adjoint.solve(0, q.shape[1])
+        dgamma = adjoint.dgamma() if ctx.needs_input_grad[3] else None
+        return adjoint.dq, adjoint.dk, adjoint.G, dgamma, None, None
+
+
+class Rows:
+    """The forward recursion over rows of q, after any number of rows already solved.
+
+    Attributes:
+        Z: (B, n, d_v) solved values: what a row passes on, its own value and all hops into it.
+        H: (B, r, d_v) = A Z of the new rows.
+        lse: (B, r) log-sum-exp of the new rows.
+    """
+
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        gamma: Tensor,
+        scale: float,
+        drop: bool = False,
+        Z: Tensor | None = None,
+    ) -> None:
+        """Rows q (B, r, d) and v (B, r, d_v) are the last r of the keys k (B, n, d).
+
+        `Z` (B, n, d_v) holds the solved values of the n - r rows before them.
+        """
+        self.q, self.k, self.v = q, k, v
+        self.gamma, self.scale, self.drop = gamma, scale, drop
+        self.past = k.shape[1] - q.shape[1]
+        self.Z = torch.empty_like(v) if Z is None else Z
+        self.H = torch.zeros_like(v)
+        self.lse = q.new_full(q.shape[:2], -torch.inf)
+        self.bias = causal_bias(LEAF, LEAF, q)
+        self.I = torch.eye(LEAF, dtype=q.dtype, device=q.device)
+
+    def solve(self, a: int, b: int) -> None:
+        """Rows a to b, of which all keys before row a are already in H and lse."""
+        if b - a <= LEAF:
+            self._leaf(a, b)
+            return
+        middle = halve(a, b)
+        self.solve(a, middle)
+        self.see(middle, b, self.past + a, self.past + middle)
+        self.solve(middle, b)
+
+    def see(self, a: int, b: int, first: int, last: int) -> None:
+        """Rows a to b attend to keys first to last, all solved."""
+        out, lse = attend(self.q[:, a:b], self.k[:, first:last], self.Z[:, first:last], self.scale)
+        H, before = self.H[:, a:b], self.lse[:, a:b]
+        joint = torch.logaddexp(before, lse)
+        H.mul_((before - joint).exp_().unsqueeze(-1))
+        H.addcmul_(out, (lse - joint).exp_().unsqueeze(-1))
+        before.copy_(joint)
+
+    def _leaf(self, a: int, b: int) -> None:
+        """A diagonal tile, by forward substitution."""
+        q, k, v = self.q[:, a:b], self.k[:, self.past + a : self.past + b], self.v[:, a:b]
+        H, before = self.H[:, a:b], self.lse[:, a:b]
+        T, lse = softmax_(tile_scores(q, k, self.scale, self.bias))
+        joint = torch.logaddexp(before, lse)
+        T.mul_((lse - joint).exp_().unsqueeze(-1))
+        H.mul_((before - joint).exp_().unsqueeze(-1))
+        before.copy_(joint)
+        inner = T.tril(-1) if self.drop else T
+        Z = solve_tile(inner, torch.addcmul(v, H, self.gamma), self.gamma, self.I)
+        self.Z[:, self.past + a : self.past + b] = Z
+        H.baddbmm_(T, Z)
+
+
+class Adjoint:
+    """The backward recursion: the transposed system, last rows first.
+
+    Attributes:
+        G: (B, n, d_v) gradient of v. Until a tile is solved, its rows hold what later rows
+            sent: their share of AᵀW.
+        dq, dk: (B, n, d).
+    """
+
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        gamma: Tensor,
+        scale: float,
+        drop: bool,
+        Y: Tensor,
+        lse: Tensor,
+        dY: Tensor,
+        shift: Tensor | None = None,
+    ) -> None:
+        """`shift` (B, n, 1) is what dS = A ∘ (dA - W·H + shift) has beyond Eq. 1, if anything."""
+        self.q, self.k = q, k
+        self.gamma, self.scale, self.drop = gamma, scale, drop
+        self.lse, self.dY, self.shift = lse, dY, shift
+        self.H = Y / (1 - gamma)
+        self.Z = torch.addcmul(v, self.H, gamma)
+        if drop:
+            # H counts the hop to oneself and Z does not: Z = V + γ (H - A_tt Z)
+            self.A_tt = ((q * k).sum(-1).mul_(scale) - lse).exp_().unsqueeze(-1)
+            self.Z /= 1 + gamma * self.A_tt
+            self.shift = torch.zeros_like(self.A_tt)
+        self.G, self.W = torch.zeros_like(v), torch.empty_like(v)
+        self.dq, self.dk = torch.zeros_like(q), torch.zeros_like(k)
+        self.bias = causal_bias(LEAF, LEAF, q)
+        self.I = torch.eye(LEAF, dtype=q.dtype, device=q.device)
+
+    def solve(self, a: int, b: int) -> None:
+        """Rows a to b, to which all rows after b have sent their share."""
+        if b - a <= LEAF:
+            self._leaf(a, b)
+            return
+        middle = halve(a, b)
+        self.solve(middle, b)
+        self.send(middle, b, a, middle)
+        self.solve(a, middle)
+
+    def send(self, a: int, b: int, first: int, last: int) -> None:
+        """Rows a to b, solved, send their gradients to rows first to last."""
+        dq, dk, sent = attend_backward(
+            self.W[:, a:b],
+            self.q[:, a:b],
+            self.k[:, first:last],
+            self.Z[:, first:last],
+            self.H[:, a:b],
+            self.lse[:, a:b],
+            self.scale,
+            None if self.shift is None else self.shift[:, a:b],
+        )
+        self.dq[:, a:b] += dq
+        self.dk[:, first:last] += dk
+        self.G[:, first:last] += sent
+
+    def _leaf(self, a: int, b: int) -> None:
+        """A diagonal tile, by backward substitution."""
+        q, k, Z, H, dY = (x[:, a:b] for x in (self.q, self.k, self.Z, self.H, self.dY))
+        T = tile_weights(q, k, self.scale, self.bias, self.lse[:, a:b])
+        inner = T.tril(-1) if self.drop else T
+        dH = (1 - self.gamma) * dY
+        G = solve_tile(inner, self.G[:, a:b] + torch.bmm(T.mT, dH), self.gamma, self.I, True)
+        W = torch.addcmul(dH, G, self.gamma)
+        self.G[:, a:b], self.W[:, a:b] = G, W
+        dA = torch.bmm(W, Z.mT)
+        delta = (W * H).sum(-1, keepdim=True)
+        if self.shift is not None:
+            if self.drop:
+                own = self.gamma * (G * Z).sum(-1, keepdim=True)
+                dA.diagonal(dim1=1, dim2=2).sub_(own[..., 0])
+                self.shift[:, a:b] = own * self.A_tt[:, a:b]
+            delta -= self.shift[:, a:b]
+        dS = dA.sub_(delta).mul_(T)
+        self.dq[:, a:b].baddbmm_(dS, k, alpha=self.scale)
+        self.dk[:, a:b].baddbmm_(dS.mT, q, alpha=self.scale)
+
+    def dgamma(self) -> Tensor:
+        """dγ = <G, Z's hops> - <dY, H>, summed to γ's shape."""
+        hops = self.H - self.A_tt * self.Z if self.drop else self.H
+        return (self.G * hops - self.dY * self.H).sum_to_size(self.gamma.shape)
+
+
+def halve(a: int, b: int) -> int:
+    """The largest LEAF · 2^i below the length, so that squares are large and tiles whole."""
+    tiles = -(-(b - a) // LEAF)
+    return a + (LEAF << ((tiles - 1).bit_length() - 1))
+
+
+def tile_scores(q: Tensor, k: Tensor, scale: float, bias: Tensor) -> Tensor:
+    """(B, r, r) scores of a diagonal tile, -inf above the diagonal."""
+    r = q.shape[1]
+    return torch.baddbmm(bias[:r, :r], q, k.mT, alpha=scale)
+
+
+def tile_weights(q: Tensor, k: Tensor, scale: float, bias: Tensor, lse: Tensor) -> Tensor:
+    """(B, r, r) attention weights of a diagonal tile, given its rows' log-sum-exps."""
+    T, own = softmax_(tile_scores(q, k, scale, bias))
+    return T.mul_((own - lse).exp_().unsqueeze(-1))
+
+
+def solve_tile(
+    T: Tensor, rhs: Tensor, gamma: Tensor, I: Tensor, transposed: bool = False
+) -> Tensor:
+    """(I-γT)⁻¹ rhs, or (I-γT)⁻ᵀ rhs, for a lower triangular tile."""
+    r = T.shape[-1]
+    M = torch.addcmul(I[:r, :r], T, gamma, value=-1)
+    if transposed:
+        return torch.linalg.solve_triangular(M.mT, rhs, upper=True)
+    return torch.linalg.solve_triangular(M, rhs, upper=False)

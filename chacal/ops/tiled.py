@@ -1,0 +1,218 @@
+"""The resolvent of attention that sees near keys exactly and, if asked, far ones as block means.
+
+One recursion serves `window.py` and `pooled.py`. Rows come in tiles, in order. A tile sees
+
+    [ means of whole blocks | single keys before the tile | the tile itself ]
+
+under one softmax, P. With H = A Z as in `streaming.py`, its rows are
+
+    Z_i = (I-γT)⁻¹ (V_i + γ P_before Z_before),   H_i = P_before Z_before + T Z_i
+
+where T is the tile's own square of P, and a mean key's value is the mean of its block's Z. Work
+and memory are what the tiles see: nothing n x n. The backward pass recomputes P and walks the
+tiles in reverse, solving the transposed system.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chacal.ops.attend import softmax_
+from chacal.ops.streaming import solve_tile
+
+
+@dataclass(frozen=True)
+class View:
+    """What a tile of rows sees.
+
+    Attributes:
+        tile: rows solved at once; for a pooled view, its block size.
+        window: how many keys, its own among them, a row sees; None for no limit.
+        near: for a pooled view, the whole tiles before a row's own that it sees key by key.
+            Earlier tiles are seen through their means. None for no pooling.
+        drop: whether a row may not hop to itself on the way.
+    """
+
+    tile: int
+    window: int | None = None
+    near: int | None = None
+    drop: bool = False
+
+    def tiles(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Rows first to last in runs that end at multiples of `tile`."""
+        a = first
+        while a < last:
+            b = min(last, a - a % self.tile + self.tile)
+            yield a, b
+            a = b
+
+    def means(self, a: int) -> int:
+        """How many blocks the rows of the tile of row a see through their means."""
+        return 0 if self.near is None else max(0, a // self.tile - self.near)
+
+    def first_key(self, a: int) -> int:
+        """The first key that any row from a on sees by itself."""
+        if self.window is not None:
+            return max(0, a - self.window + 1)
+        return self.means(a) * self.tile
+
+    def pooled(self, x: Tensor) -> Tensor:
+        """(B, n, d) -> (B, blocks, d): means of the whole blocks; no blocks without pooling."""
+        blocks = 0 if self.near is None else x.shape[1] // self.tile
+        return x[:, : blocks * self.tile].unflatten(1, (blocks, self.tile)).mean(2)
+
+    def bias(self, rows: int, keys: int, like: Tensor) -> Tensor:
+        """(rows, keys) of 0 and -inf for rows that are the last of these keys."""
+        t = torch.arange(keys - rows, keys, device=like.device)[:, None]
+        s = torch.arange(keys, device=like.device)
+        hidden = s > t
+        if self.window is not None:
+            hidden |= t - s >= self.window
+        return torch.zeros(rows, keys, dtype=like.dtype, device=like.device).masked_fill_(
+            hidden, -math.inf
+        )
+
+
+class Memory:
+    """Keys and solved values that rows may still see, from position `origin` on.
+
+    Attributes:
+        k, Z: (B, n - origin, d) keys and (B, n - origin, d_v) solved values.
+        mean_k, mean_Z: (B, blocks, d) and (B, blocks, d_v) block means, for a pooled view.
+    """
+
+    def __init__(
+        self, k: Tensor, Z: Tensor, mean_k: Tensor, mean_Z: Tensor, origin: int = 0
+    ) -> None:
+        self.k, self.Z, self.mean_k, self.mean_Z, self.origin = k, Z, mean_k, mean_Z, origin
+
+
+class Tiles:
+    """Scores, weights and the forward step, tile by tile."""
+
+    def __init__(self, view: View, memory: Memory, gamma: Tensor, scale: float) -> None:
+        self.view, self.memory = view, memory
+        self.gamma, self.scale = gamma, scale
+        self.I = torch.eye(view.tile, dtype=memory.k.dtype, device=memory.k.device)
+        self._bias: dict[tuple[int, int], Tensor] = {}
+
+    def seen(self, a: int, b: int) -> tuple[int, slice, Tensor]:
+        """Block means seen, single keys seen (as places in memory), and all seen keys."""
+        means = self.view.means(a)
+        keys = slice(self.view.first_key(a) - self.memory.origin, b - self.memory.origin)
+        k = self.memory.k[:, keys]
+        return means, keys, torch.cat([self.memory.mean_k[:, :means], k], 1) if means else k
+
+    def values(self, means: int, keys: slice) -> Tensor:
+        """Solved values of the block means and keys."""
+        Z = self.memory.Z[:, keys]
+        return torch.cat([self.memory.mean_Z[:, :means], Z], 1) if means else Z
+
+    def weights(self, q: Tensor, k: Tensor, means: int) -> tuple[Tensor, Tensor]:
+        """P (B, r, seen) and the rows' log-sum-exps."""
+        S = torch.bmm(q, k.mT).mul_(self.scale)
+        shape = (q.shape[1], k.shape[1] - means)
+        if shape not in self._bias:
+            self._bias[shape] = self.view.bias(*shape, q)
+        S[:, :, means:] += self._bias[shape]
+        if means:
+            # a mean stands for `tile` keys
+            S[:, :, :means] += math.log(self.view.tile)
+        return softmax_(S)
+
+    def step(self, q: Tensor, v: Tensor, a: int, b: int) -> tuple[Tensor, Tensor]:
+        """H and log-sum-exps of rows a to b; their Z goes to memory."""
+        means, keys, k = self.seen(a, b)
+        P, lse = self.weights(q, k, means)
+        before = k.shape[1] - (b - a)
+        past = slice(keys.start, keys.stop - (b - a))
+        H = torch.bmm(P[:, :, :before], self.values(means, past))
+        T = P[:, :, before:]
+        inner = T.tril(-1) if self.view.drop else T
+        Z = solve_tile(inner, torch.addcmul(v, H, self.gamma), self.gamma, self.I)
+        self.memory.Z[:, past.stop : keys.stop] = Z
+        if self.view.near is not None and b % self.view.tile == 0:
+            self.pool(b // self.view.tile - 1)
+        return H.baddbmm_(T, Z), lse
+
+    def pool(self, block: int) -> None:
+        """The mean of a block that is now whole."""
+        first = block * self.view.tile - self.memory.origin
+        self.memory.mean_Z[:, block] = self.memory.Z[:, first : first + self.view.tile].mean(1)
+
+
+class TiledResolvent(torch.autograd.Function):
+    """The resolvent of a View on (B, n, d) with its own backward; γ is (B or 1, 1, 1)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, view: View
+    ) -> Tensor:
+        """Y (B, n, d_v)."""
+        mean_k = view.pooled(k)
+        mean_Z = v.new_empty(*mean_k.shape[:2], v.shape[-1])
+        tiles = Tiles(view, Memory(k, torch.empty_like(v), mean_k, mean_Z), gamma, scale)
+        H, lse = torch.empty_like(v), q.new_empty(q.shape[:2])
+        for a, b in view.tiles(0, q.shape[1]):
+            H[:, a:b], lse[:, a:b] = tiles.step(q[:, a:b], v[:, a:b], a, b)
+        Y = (1 - gamma) * H
+        ctx.save_for_backward(q, k, v, gamma, Y, lse)
+        ctx.scale, ctx.view = scale, view
+        return Y
+
+    @staticmethod
+    def backward(ctx: Any, dY: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of q, k, v and γ."""
+        q, k, v, gamma, Y, lse = ctx.saved_tensors
+        scale, view = ctx.scale, ctx.view
+        H = Y / (1 - gamma)
+        Z = torch.addcmul(v, H, gamma)
+        if view.drop:
+            A_tt = ((q * k).sum(-1).mul_(scale) - lse).exp_().unsqueeze(-1)
+            Z /= 1 + gamma * A_tt
+        memory = Memory(k, Z, view.pooled(k), view.pooled(Z))
+        tiles = Tiles(view, memory, gamma, scale)
+        G, dq, dk = torch.zeros_like(v), torch.empty_like(q), torch.zeros_like(k)
+        mean_G, mean_dk = torch.zeros_like(memory.mean_Z), torch.zeros_like(memory.mean_k)
+        for a, b in reversed(list(view.tiles(0, q.shape[1]))):
+            means, keys, seen_k = tiles.seen(a, b)
+            P, _ = tiles.weights(q[:, a:b], seen_k, means)
+            before = seen_k.shape[1] - (b - a)
+            T = P[:, :, before:]
+            received = G[:, a:b]
+            if view.near is not None and b % view.tile == 0:
+                received += mean_G[:, a // view.tile, None] / view.tile
+            dH = (1 - gamma) * dY[:, a:b]
+            inner = T.tril(-1) if view.drop else T
+            G_i = solve_tile(inner, received + torch.bmm(T.mT, dH), gamma, tiles.I, True)
+            W = torch.addcmul(dH, G_i, gamma)
+            G[:, a:b] = G_i
+            sent = torch.bmm(P[:, :, :before].mT, W)
+            mean_G[:, :means] += sent[:, :means]
+            G[:, keys.start : a] += sent[:, means:]
+
+            dA = torch.bmm(W, tiles.values(means, keys).mT)
+            delta = (W * H[:, a:b]).sum(-1, keepdim=True)
+            if view.drop:
+                own = gamma * (G_i * Z[:, a:b]).sum(-1, keepdim=True)
+                dA[:, :, before:].diagonal(dim1=1, dim2=2).sub_(own[..., 0])
+                delta -= own * A_tt[:, a:b]
+            dS = dA.sub_(delta).mul_(P)
+            dq[:, a:b] = torch.bmm(dS, seen_k).mul_(scale)
+            seen_dk = torch.bmm(dS.mT, q[:, a:b]).mul_(scale)
+            mean_dk[:, :means] += seen_dk[:, :means]
+            dk[:, keys] += seen_dk[:, means:]
+        if mean_dk.shape[1]:
+            whole = mean_dk.shape[1] * view.tile
+            dk[:, :whole] += mean_dk.repeat_interleave(view.tile, 1) / view.tile
+        dgamma = None
+        if ctx.needs_input_grad[3]:
+            hops = H - A_tt * Z if view.drop else H
+            dgamma = (G * hops - dY * H).sum_to_size(gamma.shape)
+        return dq, dk, G, dgamma, None, None
