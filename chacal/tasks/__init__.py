@@ -1,0 +1,41 @@
+"""Tasks: examples, targets and metrics, each from one frozen configuration."""
+
+from chacal.tasks.base import IGNORE, SPLITS, Batch, Task, Totals, option
+from chacal.tasks.boxes import Boxes
+from chacal.tasks.boxes_files import BoxesFiles
+from chacal.tasks.chains import Chains, Properties
+from chacal.tasks.phrases import Phrases
+from chacal.tasks.stories import (
+    OBJECTS,
+    Sentence,
+    needed_positions,
+    parse_answer,
+    parse_story,
+    simulate,
+)
+from chacal.tasks.text import Text
+
+TASKS: dict[str, type] = {task.name: task for task in (Chains, Properties, Boxes, BoxesFiles, Text)}
+"""Every task by its name."""
+
+__all__ = [
+    "IGNORE",
+    "OBJECTS",
+    "SPLITS",
+    "TASKS",
+    "Batch",
+    "Boxes",
+    "BoxesFiles",
+    "Chains",
+    "Phrases",
+    "Properties",
+    "Sentence",
+    "Task",
+    "Text",
+    "Totals",
+    "needed_positions",
+    "option",
+    "parse_answer",
+    "parse_story",
+    "simulate",
+]

@@ -1,0 +1,172 @@
+"""What a task is: batches that are pure functions of (split, seed, step), and metrics that add.
+
+A training loop needs nothing else from a task. Every generated task draws from `stream`, so the
+same configuration gives the same bytes on any machine, and decides by a hash of an example's
+content which split the example belongs to, so the splits never share one.
+"""
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+IGNORE = -100
+"""The target of a position at which nothing is asked."""
+
+SPLITS = ("train", "valid", "test")
+"""The splits of every task."""
+
+Totals = dict[str, tuple[float, float]]
+"""Metric name -> (sum, count); adds over batches and ranks."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Examples as arrays.
+
+    Attributes:
+        tokens: (B, n) int64, or (B, n, p) where p symbols share a position.
+        targets: same shape, the class to predict at that position (already shifted for
+            next-token tasks), `IGNORE` where nothing is asked.
+        info: arrays of length B that describe each example.
+    """
+
+    tokens: np.ndarray
+    targets: np.ndarray
+    info: dict[str, np.ndarray]
+
+
+class Task(Protocol):
+    """The interface between a task and everything that trains, evaluates or draws it."""
+
+    name: ClassVar[str]
+    metric: ClassVar[str]
+    maximise: ClassVar[bool]
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of input symbols."""
+
+    @property
+    def num_classes(self) -> int:
+        """Number of output classes."""
+
+    @property
+    def length(self) -> int:
+        """The longest n of a batch."""
+
+    @property
+    def symbols(self) -> int:
+        """Tokens per position: 1, or p when p properties are stacked."""
+
+    @property
+    def period(self) -> int | None:
+        """Positions per block where the sequence is made of equal blocks, else None."""
+
+    def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
+        """The batch of these arguments: the same bytes whenever and wherever it is asked."""
+
+    def batches(self, split: str, size: int) -> int | None:
+        """Batches in one pass over a split; None when examples are generated without end."""
+
+    def count(self, predictions: np.ndarray, losses: np.ndarray, batch: Batch) -> Totals:
+        """Metric sums of one batch.
+
+        Args:
+            predictions: shape of the targets, the class of the highest score.
+            losses: shape of the targets, negative log-likelihoods, 0 where ignored.
+            batch: what they answer.
+        """
+
+    def summarise(self, totals: Totals) -> dict[str, float]:
+        """Metrics from added-up sums."""
+
+    def describe(self) -> str:
+        """One line for a person."""
+
+    def show(self, tokens: np.ndarray) -> list[str]:
+        """The token strings of one example."""
+
+
+def option(default: Any, help: str) -> Any:
+    """A configuration field with the help text that a command line shows."""
+    return dataclasses.field(default=default, metadata={"help": help})
+
+
+def stream(*key: str | int) -> np.random.RandomState:
+    """A random stream of its key alone, the same on every machine and in every version.
+
+    numpy freezes `RandomState` (NEP 19): Mersenne Twister, seeded here with all 256 bits of a
+    sha256. Use only `random_sample` on it: it is a fixed function of the generator's words,
+    whereas other methods and `Generator` may change their algorithms between releases.
+    """
+    digest = hashlib.sha256("\0".join(map(str, key)).encode()).digest()
+    return np.random.RandomState(np.frombuffer(digest, dtype="<u4"))
+
+
+def uniforms(rng: np.random.RandomState) -> Callable[[], float]:
+    """`rng`'s numbers in [0, 1), one per call, at the cost of a Python list."""
+
+    def draw() -> Iterator[float]:
+        while True:
+            yield from rng.random_sample(2048).tolist()
+
+    return draw().__next__
+
+
+def split_of(bucket: int) -> str:
+    """The split that owns a hash bucket in 0..3: half of all examples train."""
+    return ("train", "train", "valid", "test")[bucket]
+
+
+def check_split(split: str) -> None:
+    """Raise unless `split` is one of `SPLITS`."""
+    if split not in SPLITS:
+        raise ValueError(f"split={split!r}: expected one of {', '.join(SPLITS)}")
+
+
+def check_int(task: Any, field: str, low: int, high: int | None = None) -> None:
+    """Raise unless a task's field is an integer in low..high."""
+    value = getattr(task, field)
+    if type(value) is not int or value < low or (high is not None and value > high):
+        expected = f"at least {low}" if high is None else f"in {low}..{high}"
+        raise ValueError(f"{field}={value!r}: expected an integer {expected}")
+
+
+def check_number(task: Any, field: str) -> None:
+    """Raise unless a task's field is a finite number of at least 0."""
+    value = getattr(task, field)
+    valid = type(value) in (int, float) and math.isfinite(value) and value >= 0
+    if not valid:
+        raise ValueError(f"{field}={value!r}: expected a finite number of at least 0")
+
+
+def check_choice(task: Any, field: str, choices: tuple[str, ...]) -> None:
+    """Raise unless a task's field is one of the choices."""
+    value = getattr(task, field)
+    if value not in choices:
+        raise ValueError(f"{field}={value!r}: expected one of {', '.join(choices)}")
+
+
+def by_group(label: str, groups: np.ndarray, right: np.ndarray) -> Totals:
+    """Sums of `right` for every distinct group, named "label=07"."""
+    return {
+        f"{label}={int(group):02d}": (float(right[groups == group].sum()), float(size))
+        for group, size in zip(*np.unique(groups, return_counts=True), strict=True)
+    }
+
+
+def ratios(totals: Totals) -> dict[str, float]:
+    """sum / count of every metric; NaN where nothing was counted."""
+    return {name: total / n if n else math.nan for name, (total, n) in totals.items()}
+
+
+def part(split: str, step: int, size: int, total: int) -> slice:
+    """Which of a split's `total` stored examples make up batch `step` of a pass, in order."""
+    if step < 0 or step * size >= total:
+        last = -(-total // size) - 1
+        raise ValueError(f"step={step}: expected 0..{last}, the batches of {size} in {split!r}")
+    return slice(step * size, min((step + 1) * size, total))
