@@ -65,6 +65,8 @@ def parse_operator(text: str) -> Operator:
 
 def parse_operators(text: str) -> tuple[Operator, ...]:
     """A list such as "dense,block/3,rows=mean,chacal"; a part with "=" goes with the one before."""
+    if not isinstance(text, str):
+        raise ValueError(f"operators are {text!r}; expected a text such as 'dense,chacal'")
     texts: list[str] = []
     for part in text.split(","):
         if "=" in part and texts:

@@ -25,7 +25,12 @@ from chacal.ops.inputs import Gamma, check_choice, check_count, run
 from chacal.ops.pooled import pooled_resolvent_attention
 from chacal.ops.pooling import CAUSAL_ROWS, COLUMNS, ROWS
 from chacal.ops.resolvent import DIAGONALS, resolvent, t_raw
-from chacal.ops.sparse import bigbird_attention, dense_attention, local_attention
+from chacal.ops.sparse import (
+    bigbird_attention,
+    check_seed,
+    dense_attention,
+    local_attention,
+)
 from chacal.ops.states import ROLLBACK, BlockState, ExactState, TiledState
 from chacal.ops.streaming import resolvent_attention
 from chacal.ops.tiled import View
@@ -154,7 +159,7 @@ class BigBird(Operator):
     def __post_init__(self) -> None:
         check_count("window", self.window)
         check_count("links", self.links, least=0)
-        check_count("seed", self.seed, least=0)
+        check_seed(self.seed)
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None

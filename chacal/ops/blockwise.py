@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from chacal.ops.attend import row_lse, score_pieces
-from chacal.ops.inputs import Gamma, check_choice, check_count, run
+from chacal.ops.inputs import Gamma, check_choice, check_count, exact_backward, run
 from chacal.ops.pooling import COLUMNS, ROWS, down, gather_columns, num_blocks, pick_rows, up
 from chacal.ops.resolvent import check_matrix, check_range, neumann, resolvent
 from chacal.ops.streaming import Adjoint, Rows
@@ -170,6 +170,7 @@ class BlockBranches(torch.autograd.Function):
         return Y_blk, A_res
 
     @staticmethod
+    @exact_backward
     def backward(ctx: Any, dY: Tensor, dA_res: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of q, k, v and γ."""
         q, k, v, gamma, Y_blk, lse, lse_past = ctx.saved_tensors

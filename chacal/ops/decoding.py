@@ -17,7 +17,7 @@ than they need, and say so when asked for more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -33,13 +33,17 @@ class Decoder:
     differ in number are then kept apart and extended one by one.
     """
 
-    def __init__(self, new_state: Callable[[], State], gamma: Gamma = 0.0) -> None:
-        """A decoder of empty sequences; `new_state` makes the operator's state."""
+    def __init__(self, new_state: Callable[[], State], gamma: Gamma | None = None) -> None:
+        """A decoder of empty sequences; `new_state` makes the operator's state.
+
+        `gamma` is None for ordinary attention, which has none.
+        """
         self._new_state = new_state
         self._gamma = gamma
         self._states: list[State] = [new_state()]  # one for all, or, kept apart, one a sequence
         self._apart = False
         self._leading: torch.Size | None = None
+        self._kind: tuple[object, ...] = ()  # dtype, device and widths of the tokens so far
         self._real: Tensor | None = None  # (batch, length): which tokens so far were no padding
         self.length = 0
 
@@ -73,26 +77,41 @@ class Decoder:
             (..., c, d_v) in q's dtype; zeros at padding.
         """
         check_qkv(q, k, v)
-        if self._leading is not None and q.shape[:-2] != self._leading:
+        kind = (q.dtype, q.device, q.shape[-1], v.shape[-1])
+        if self._leading is not None and (q.shape[:-2], kind) != (self._leading, self._kind):
             raise ValueError(
-                f"q has leading shape {tuple(q.shape[:-2])}; expected {tuple(self._leading)}, "
-                f"that of the tokens before"
+                f"q is {tuple(q.shape)} of {q.dtype} and v {tuple(v.shape)}; expected the leading "
+                f"shape, widths, dtype and device of the tokens before: {tuple(self._leading)}, "
+                f"{self._kind[2]} and {self._kind[3]}, {self._kind[0]}, {self._kind[1]}"
             )
-        self._leading = q.shape[:-2]
         scale = check_scale(scale, q.shape[-1])
-        gammas = check_gamma(self._gamma if gamma is None else gamma, q)
+        if gamma is not None and self._gamma is None:
+            raise ValueError(f"gamma is {gamma!r}; expected none: ordinary attention has no γ")
+        own = 0.0 if self._gamma is None else self._gamma
+        gammas = check_gamma(own if gamma is None else gamma, q)
+        if mask is not None:
+            check_mask(mask, q)
+        self._leading, self._kind = q.shape[:-2], kind
+        # a surrounding autocast would send our float32 products back to half precision
+        with torch.autocast(q.device.type, enabled=False):
+            return self._extend(q, k, v, mask, gammas, scale)
+
+    def _extend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, gammas: Tensor, scale: float
+    ) -> Tensor:
+        leading = q.shape[:-2]
         count = q.shape[-2]
         batch = q.shape[0] if q.ndim > 2 else 1
         dtype, compute = q.dtype, torch.promote_types(q.dtype, torch.float32)
         real = torch.ones(batch, count, dtype=torch.bool, device=q.device)
         if mask is not None:
-            real = check_mask(mask, q).reshape(batch, count)
+            real = mask.reshape(batch, count)
         if not self._apart and not bool(real.all()):
             self._keep_apart(batch)
         before = real[:, :0] if self._real is None else self._real
         self._real = torch.cat([before, real], 1)
         self.length += count
-        gammas = gammas.to(compute).expand(self._leading).reshape(batch, -1)
+        gammas = gammas.to(compute).expand(leading).reshape(batch, -1)
         q, k, v = (x.to(compute).reshape(batch, -1, *x.shape[-2:]) for x in (q, k, v))
         if not self._apart:
             Y = self._states[0].extend(
@@ -106,9 +125,9 @@ class Decoder:
                     Y[i, :, at] = state.extend(
                         q[i][:, at], k[i][:, at], v[i][:, at], gammas[i].reshape(-1, 1, 1), scale
                     )
-        return Y.reshape(*self._leading, count, -1).to(dtype)
+        return Y.reshape(*leading, count, -1).to(dtype)
 
-    def reorder(self, index: Tensor) -> None:
+    def reorder(self, index: Tensor | Sequence[int]) -> None:
         """Sequence i becomes what sequence index[i] was, as beam search needs it.
 
         Args:
@@ -119,7 +138,12 @@ class Decoder:
                 "no batch to reorder; expected a decoder extended by (batch, ..., n, d)"
             )
         batch = self._leading[0]
-        if index.ndim != 1 or bool(((index < 0) | (index >= batch)).any()):
+        index = torch.as_tensor(index)
+        if (
+            index.is_floating_point()
+            or index.ndim != 1
+            or bool(((index < 0) | (index >= batch)).any())
+        ):
             raise ValueError(
                 f"index is {index.tolist()}; expected a list of sequences from 0 to {batch - 1}"
             )
@@ -139,9 +163,18 @@ class Decoder:
             raise ValueError(f"length is {length}; expected at most the current {self.length}")
         if self._real is None:
             return
-        self._real = self._real[:, :length]
-        for i, state in enumerate(self._states):
-            state.crop(int(self._real[i].sum()))
+        real = self._real[:, :length]
+        counts = real.sum(-1).tolist() if self._apart else [int(real[0].sum())]
+        pairs = list(zip(self._states, counts, strict=True))
+        if not all(state.remembers(count) for state, count in pairs):
+            raise ValueError(
+                f"length is {length} of {self.length}: this operator forgets, and no longer "
+                f"holds what it needs there; expected a higher length, or a decoder made with a "
+                f"higher rollback"
+            )
+        for state, count in pairs:
+            state.crop(count)
+        self._real = real
         self.length = length
 
     def _keep_apart(self, batch: int) -> None:

@@ -10,11 +10,14 @@ kept); a causal row never sees what comes after it, so the padding behind them i
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 Gamma = float | Tensor
 Core = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
@@ -110,6 +113,18 @@ def _over_rows(flags: Tensor, ndim: int) -> Tensor:
     return flags.reshape(flags.shape[0], *[1] * (ndim - 3), flags.shape[1], 1)
 
 
+def exact_backward(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """A Function's backward that autocast does not reach, and that has no derivative itself."""
+
+    @once_differentiable
+    @functools.wraps(backward)
+    def plain(ctx: Any, *grads: Tensor) -> Any:
+        with torch.autocast(grads[0].device.type, enabled=False):
+            return backward(ctx, *grads)
+
+    return plain
+
+
 def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Same leading shape and length, n >= 1, one float dtype, one device."""
     for name, x in (("q", q), ("k", k), ("v", v)):
@@ -146,17 +161,18 @@ def check_scale(scale: float | None, d: int) -> float:
 
 def check_gamma(gamma: Gamma, q: Tensor) -> Tensor:
     """γ as a tensor on q's device whose shape broadcasts to q's leading dimensions."""
+    compute = torch.promote_types(q.dtype, torch.float32)
     if not isinstance(gamma, Tensor):
-        if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not 0 <= gamma < 1:
+        number = isinstance(gamma, (int, float)) and not isinstance(gamma, bool)
+        # 1 - 1e-9 is below 1, but not in float32
+        if not number or not 0 <= gamma < 1 or not torch.tensor(gamma, dtype=compute) < 1:
             raise ValueError(f"gamma is {gamma!r}; expected a number in [0, 1) or a tensor of them")
-        return torch.tensor(
-            gamma, dtype=torch.promote_types(q.dtype, torch.float32), device=q.device
-        )
+        return torch.tensor(gamma, dtype=compute, device=q.device)
     if not gamma.is_floating_point():
         raise ValueError(f"gamma has dtype {gamma.dtype}; expected a floating-point dtype")
     if gamma.device != q.device:
         raise ValueError(f"gamma is on device {gamma.device}; expected q's, {q.device}")
-    if not bool(((gamma >= 0) & (gamma < 1)).all()):
+    if not bool(((gamma >= 0) & (gamma.to(compute) < 1)).all()):
         values = gamma.detach().flatten().tolist()
         shown = ", ".join(f"{x:.4g}" for x in values[:8]) + (", ..." if len(values) > 8 else "")
         raise ValueError(f"gamma holds {shown}; expected every value in [0, 1)")
@@ -164,9 +180,11 @@ def check_gamma(gamma: Gamma, q: Tensor) -> Tensor:
     # (h, 1, 1), as one would write it to broadcast against (batch, h, n, d)
     if gamma.ndim >= 3 and shape[-2:] == (1, 1):
         gamma = gamma[..., 0, 0]
+    if gamma.numel() == 1:
+        return gamma.reshape(())
     leading = q.shape[:-2]
     try:
-        fits = torch.broadcast_shapes(gamma.shape, leading) == leading or gamma.numel() == 1
+        fits = torch.broadcast_shapes(gamma.shape, leading) == leading
     except RuntimeError:
         fits = False
     if not fits:

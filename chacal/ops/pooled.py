@@ -51,7 +51,8 @@ def pooled_resolvent_attention(
     check_count("near", near, least=0)
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
-        view = View(tile=block_size or default_block_size(q.shape[1]), near=near)
+        n = q.shape[1]
+        view = View(tile=min(n, block_size or default_block_size(n)), near=near)
         return TiledResolvent.apply(q, k, v, gamma, scale, view)
 
     return run(

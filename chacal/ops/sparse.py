@@ -100,7 +100,7 @@ def bigbird_attention(
     """
     check_count("window", window)
     check_count("links", links, least=0)
-    check_count("seed", seed, least=0)
+    check_seed(seed)
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         n = q.shape[1]
@@ -127,18 +127,28 @@ def random_links(n: int, window: int, links: int, seed: int) -> tuple[np.ndarray
     t = np.arange(n, dtype=np.uint64)[:, None]
     j = np.arange(links, dtype=np.uint64)[None]
     with np.errstate(over="ignore"):
-        # splitmix64, a bijection that scrambles every bit; the same on every machine
-        x = (np.uint64(seed) << np.uint64(40)) + t * np.uint64(links) + j
-        x = (x + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        x = x ^ (x >> np.uint64(31))
+        x = _scramble(_scramble(np.full((1, 1), seed, np.uint64)) + t * np.uint64(links) + j)
     choices = np.arange(n)[:, None] - window + 1
     index = (x % np.maximum(choices, 1).astype(np.uint64)).astype(np.int64)
     first_seen = np.ones(index.shape, dtype=bool)
     for later in range(1, links):
         first_seen[:, later] = (index[:, :later] != index[:, later : later + 1]).all(-1)
     return index, first_seen & (choices > 0)
+
+
+def check_seed(seed: object) -> None:
+    """A whole number that 63 bits hold."""
+    check_count("seed", seed, least=0)
+    if isinstance(seed, int) and seed >= 2**63:
+        raise ValueError(f"seed is {seed}; expected a whole number below 2**63")
+
+
+def _scramble(x: np.ndarray) -> np.ndarray:
+    """splitmix64: a bijection that scrambles every bit, the same on every machine."""
+    x = (x + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 def _windows(q: Tensor, k: Tensor, v: Tensor, window: int, scale: float) -> tuple[Tensor, Tensor]:

@@ -30,8 +30,11 @@ class State(Protocol):
     def extend(self, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         """Outputs (B, c, d_v) of c new tokens."""
 
+    def remembers(self, length: int) -> bool:
+        """Whether it could `crop` to `length` tokens."""
+
     def crop(self, length: int) -> None:
-        """Forget all tokens from `length` on."""
+        """Forget all tokens from `length` on; `remembers(length)` must hold."""
 
     def select(self, index: Tensor) -> State:
         """A copy with rows `index` of B, in that order."""
@@ -97,6 +100,10 @@ class BufferedState:
         self.origin = 0  # the position of the first token whose Z is kept
         for name in self.names:
             setattr(self, name, Buffer())
+
+    def remembers(self, length: int) -> bool:
+        """Whether it could crop to `length` tokens."""
+        return True
 
     def select(self, index: Tensor) -> Self:
         """A copy with rows `index` of B."""
@@ -169,6 +176,10 @@ class TiledState(BufferedState):
             self.origin = keep
         return (1 - gamma) * H
 
+    def remembers(self, length: int) -> bool:
+        """Whether every key that token `length` would see is kept."""
+        return not length or self.view.first_key(length) >= self.origin
+
     def _means(self, keys: Tensor, v: Tensor, last: int) -> tuple[Tensor, Tensor]:
         """Mean keys up to position `last`, and room for their values, which come as tiles end."""
         if self.view.near is None:
@@ -181,12 +192,10 @@ class TiledState(BufferedState):
         return self.mean_k.append(new), self.mean_Z.append(room)
 
     def crop(self, length: int) -> None:
-        """Forget all tokens from `length` on, at most `rollback` of them."""
+        """Forget all tokens from `length` on."""
         if not length:
             self.clear()
             return
-        if self.view.first_key(length) < self.origin:
-            raise forgotten(length, self.length, self.rollback)
         self.k.crop(length - self.origin)
         self.Z.crop(length - self.origin)
         if self.view.near is not None:
@@ -222,9 +231,14 @@ class BlockState(BufferedState):
             H[:, at] = self._within_block(q[:, at], v[:, at], a, b, gamma, scale)
         self.length += count
         keep = max(0, self.length - self.rollback) // self.block_size * self.block_size
-        self.Z.drop_front(keep - self.origin)
-        self.origin = keep
+        if keep > self.origin:
+            self.Z.drop_front(keep - self.origin)
+            self.origin = keep
         return (1 - gamma) * H
+
+    def remembers(self, length: int) -> bool:
+        """Whether the Z of the block of token `length` is kept."""
+        return not length or length >= self.origin
 
     def _within_block(
         self, q: Tensor, v: Tensor, a: int, b: int, gamma: Tensor, scale: float
@@ -264,23 +278,13 @@ class BlockState(BufferedState):
         self.reduced_Z.append(torch.addcmul(v, H, gamma))
 
     def crop(self, length: int) -> None:
-        """Forget all tokens from `length` on, at most `rollback` of them."""
+        """Forget all tokens from `length` on."""
         if not length:
             self.clear()
             return
-        if length < self.origin:
-            raise forgotten(length, self.length, self.rollback)
         self.k.crop(length)
         self.Z.crop(length - self.origin)
         blocks = -(-length // self.block_size)
         self.reduced_Z.crop(blocks)
         self.reduced_H.crop(blocks)
         self.length = length
-
-
-def forgotten(length: int, now: int, rollback: int) -> ValueError:
-    """The error for a crop to a place that a state no longer remembers."""
-    return ValueError(
-        f"length is {length}; expected at least {max(0, now - rollback)}: this operator's state "
-        f"forgets, and was made to take back {rollback} tokens (rollback) of its {now}"
-    )

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from chacal.ops.attend import attend, attend_backward, softmax_
-from chacal.ops.inputs import Gamma, check_choice, run
+from chacal.ops.inputs import Gamma, check_choice, exact_backward, run
 from chacal.ops.resolvent import DIAGONALS
 from chacal.ops.weights import causal_bias
 
@@ -89,6 +89,7 @@ class StreamingResolvent(torch.autograd.Function):
         return Y
 
     @staticmethod
+    @exact_backward
     def backward(ctx: Any, dY: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of q, k, v and γ."""
         q, k, v, gamma, Y, lse = ctx.saved_tensors

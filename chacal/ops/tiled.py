@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from chacal.ops.attend import softmax_
+from chacal.ops.inputs import exact_backward
 from chacal.ops.streaming import solve_tile
 
 
@@ -99,7 +100,8 @@ class Tiles:
     def __init__(self, view: View, memory: Memory, gamma: Tensor, scale: float) -> None:
         self.view, self.memory = view, memory
         self.gamma, self.scale = gamma, scale
-        self.I = torch.eye(view.tile, dtype=memory.k.dtype, device=memory.k.device)
+        rows = min(view.tile, memory.k.shape[1])
+        self.I = torch.eye(rows, dtype=memory.k.dtype, device=memory.k.device)
         self._bias: dict[tuple[int, int], Tensor] = {}
 
     def seen(self, a: int, b: int) -> tuple[int, slice, Tensor]:
@@ -167,6 +169,7 @@ class TiledResolvent(torch.autograd.Function):
         return Y
 
     @staticmethod
+    @exact_backward
     def backward(ctx: Any, dY: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of q, k, v and γ."""
         q, k, v, gamma, Y, lse = ctx.saved_tensors
@@ -198,12 +201,11 @@ class TiledResolvent(torch.autograd.Function):
             G[:, keys.start : a] += sent[:, means:]
 
             dA = torch.bmm(W, tiles.values(means, keys).mT)
-            delta = (W * H[:, a:b]).sum(-1, keepdim=True)
             if view.drop:
-                own = gamma * (G_i * Z[:, a:b]).sum(-1, keepdim=True)
-                dA[:, :, before:].diagonal(dim1=1, dim2=2).sub_(own[..., 0])
-                delta -= own * A_tt[:, a:b]
-            dS = dA.sub_(delta).mul_(P)
+                own = gamma[..., 0] * (G_i * Z[:, a:b]).sum(-1)
+                dA[:, :, before:].diagonal(dim1=1, dim2=2).sub_(own)
+            # the row's sum, not W·H: near γ = 1 the two differ by much rounding
+            dS = dA.sub_((dA * P).sum(-1, keepdim=True)).mul_(P)
             dq[:, a:b] = torch.bmm(dS, seen_k).mul_(scale)
             seen_dk = torch.bmm(dS.mT, q[:, a:b]).mul_(scale)
             mean_dk[:, :means] += seen_dk[:, :means]

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from chacal.ops.inputs import check_count
+from chacal.ops.inputs import check_count, check_qkv, check_scale
 
 
 def causal_bias(rows: int, columns: int, like: Tensor) -> Tensor:
@@ -30,7 +30,8 @@ def attention_weights(q: Tensor, k: Tensor, scale: float | None = None) -> Tenso
     Returns:
         (..., n, n), lower triangular, rows summing to 1.
     """
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    check_qkv(q, k, k)
+    scale = check_scale(scale, q.shape[-1])
     S = (q @ k.mT) * scale
     return torch.softmax(S + causal_bias(S.shape[-2], S.shape[-1], S), -1)
 

@@ -1,0 +1,1 @@
+"""The only stopwatch, and what is measured with it."""

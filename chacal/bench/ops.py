@@ -1,0 +1,190 @@
+"""`chacal bench ops`: every operator against ordinary attention, in time and in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chacal.bench.timing import interleave, machine, peak_memory
+from chacal.console import BenchTable, write_json
+from chacal.notation import parse_operator
+from chacal.ops.resolvent import resolvent
+from chacal.ops.weights import attention_weights
+
+BASELINE = "sdpa"
+MATERIALISED = "formed"
+"""Forms A and solves: what exact ChaCAL costs when written as in the paper."""
+
+DEFAULT_OPERATORS = ("chacal", "block/3", "pooled", "window@64", "local", "bigbird", MATERIALISED)
+
+MATERIALISED_LIMIT = 8192
+"""The longest n for which n x n matrices are formed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One operator at one length."""
+
+    operator: str
+    n: int
+    backward: bool
+    seconds: float
+    ratio: float
+    """Time over that of scaled_dot_product_attention, timed in turns with it."""
+    per_token: float
+    """Seconds per token."""
+    rounds: int
+
+
+def measure(
+    operators: Sequence[str],
+    lengths: Sequence[int],
+    *,
+    heads: int = 8,
+    width: int = 64,
+    batch: int = 1,
+    backward: bool = False,
+    rounds: int = 7,
+    dtype: torch.dtype = torch.float32,
+    report: Callable[[Row], None] = lambda row: None,
+) -> list[Row]:
+    """Times of `operators` at `lengths`, forward or forward and backward, in turns with SDPA.
+
+    Args:
+        operators: texts for `parse_operator`, or "formed".
+        lengths: values of n.
+        heads: h.
+        width: d of a head.
+        batch: sequences.
+        backward: whether the gradients of q, k and v are part of it.
+        rounds: timed calls of each.
+        dtype: of q, k and v.
+        report: called with each row as soon as it is known.
+
+    Returns:
+        one row per length and operator, SDPA's first.
+    """
+    rows = []
+    for n in lengths:
+        calls = {BASELINE: _call(BASELINE, n, heads, width, batch, backward, dtype)}
+        for text in operators:
+            if text != MATERIALISED or n <= MATERIALISED_LIMIT:
+                calls[text] = _call(text, n, heads, width, batch, backward, dtype)
+        timings = interleave(calls, rounds)
+        for text, timing in timings.items():
+            row = Row(
+                operator=text,
+                n=n,
+                backward=backward,
+                seconds=timing.median,
+                ratio=timing.median / timings[BASELINE].median,
+                per_token=timing.median / (n * batch),
+                rounds=rounds,
+            )
+            rows.append(row)
+            report(row)
+    return rows
+
+
+def measure_memory(
+    operators: Sequence[str], n: int, *, heads: int, width: int = 64, threads: int = 1
+) -> dict[str, int]:
+    """Peak bytes of forward and backward beyond a fresh process's start, per operator."""
+    peaks = {}
+    for text in operators:
+        attend = (
+            "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"
+            if text == BASELINE
+            else f"chacal.parse_operator({text!r})(q, k, v)"
+        )
+        code = (
+            f"q, k, v = (torch.randn(1, {heads}, {n}, {width}, requires_grad=True)"
+            " for _ in range(3))\n"
+            f"y = {attend}\n"
+            "y.backward(torch.ones_like(y))"
+        )
+        before, after = peak_memory(code, threads)
+        peaks[text] = after - before
+    return peaks
+
+
+def run_bench(
+    operators: Sequence[str],
+    *,
+    lengths: Sequence[int],
+    heads: int,
+    width: int,
+    batch: int,
+    rounds: int,
+    threads: int,
+    mode: str,
+    memory: bool,
+    json_file: Path | None = None,
+) -> dict[str, Any]:
+    """Measure, print as a table, and return (and write) all figures with their machine."""
+    operators = operators or DEFAULT_OPERATORS
+    for name, value in (("length", min(lengths)), ("heads", heads), ("width", width),
+                        ("batch", batch), ("rounds", rounds), ("threads", threads)):  # fmt: skip
+        if value < 1:
+            raise ValueError(f"{name} is {value}; expected at least 1")
+    for text in operators:
+        if text != MATERIALISED:
+            parse_operator(text)
+    torch.set_num_threads(threads)
+    sizes = {"heads": heads, "width": width, "batch": batch, "dtype": "float32"}
+    figures: dict[str, Any] = {**sizes, "machine": machine(threads), "rows": [], "memory": []}
+    modes = {"forward": [False], "both": [True], "all": [False, True]}[mode]
+    table = BenchTable(heads, width, batch, threads)
+    for backward in modes:
+        rows = measure(
+            operators, lengths, heads=heads, width=width, batch=batch, backward=backward,
+            rounds=rounds, report=table.add,
+        )  # fmt: skip
+        figures["rows"] += [dataclasses.asdict(row) for row in rows]
+    table.show()
+    if memory:
+        for n in lengths:
+            wanted = [t for t in operators if t != MATERIALISED]
+            peaks = measure_memory(wanted, n, heads=heads, width=width, threads=threads)
+            for text, peak in peaks.items():
+                figures["memory"].append({"operator": text, "n": n, "bytes": peak})
+                table.note(f"{text} at n = {n}: peak {peak / 2**20:,.0f} MiB, both passes")
+    if json_file:
+        write_json(json_file, figures)
+    return figures
+
+
+def _call(
+    text: str, n: int, heads: int, width: int, batch: int, backward: bool, dtype: torch.dtype
+) -> Callable[[], object]:
+    """A call to time, on its own random inputs."""
+    generator = torch.Generator().manual_seed(n)
+    q, k, v, dY = (
+        torch.randn(batch, heads, n, width, generator=generator).to(dtype) for _ in range(4)
+    )
+    attend = _attend(text)
+    if not backward:
+
+        def forward() -> Tensor:
+            with torch.no_grad():
+                return attend(q, k, v)
+
+        return forward
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    return lambda: torch.autograd.grad(attend(*leaves), leaves, dY)
+
+
+def _attend(text: str) -> Callable[..., Tensor]:
+    if text == BASELINE:
+        return lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True
+        )
+    if text == MATERIALISED:
+        return lambda q, k, v: resolvent(attention_weights(q, k), v, 0.9)
+    return parse_operator(text)

@@ -1,0 +1,99 @@
+"""The only stopwatch: candidates timed in one process, in turns, and told as ratios.
+
+Absolute times mean little on a shared machine. A candidate and its baseline that run in turns
+meet the same weather, so the ratio of their medians is worth reporting.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one candidate over all rounds."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The middle of the rounds."""
+        return statistics.median(self.seconds)
+
+
+def interleave(
+    candidates: Mapping[str, Callable[[], object]], rounds: int = 7, warmup: int = 1
+) -> dict[str, Timing]:
+    """Time every candidate once per round, in turns, after `warmup` untimed calls of each."""
+    for call in candidates.values():
+        for _ in range(warmup):
+            call()
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            for name, call in candidates.items():
+                start = time.perf_counter()
+                call()
+                seconds[name].append(time.perf_counter() - start)
+    finally:
+        if collecting:
+            gc.enable()
+    return {name: Timing(tuple(s)) for name, s in seconds.items()}
+
+
+def machine(threads: int) -> dict[str, str | int]:
+    """What a figure was measured on, without naming the machine."""
+    return {
+        "cpu": _cpu_name(),
+        "threads": threads,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "wait_policy": os.environ.get("OMP_WAIT_POLICY", "default"),
+    }
+
+
+def peak_memory(code: str, threads: int = 1) -> tuple[int, int]:
+    """Peak resident bytes of a fresh process at its start and after running `code`.
+
+    The process imports torch and chacal and warms both up before the first figure, so that their
+    difference is what `code` needed.
+    """
+    program = (
+        "import resource, sys, torch, chacal\n"
+        f"torch.set_num_threads({threads})\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "x = torch.zeros(1, 1, 8, 8, requires_grad=True)\n"
+        "chacal.resolvent_attention(x, x, x).sum().backward()\n"
+        "before = peak()\n"
+        f"{code}\n"
+        "print(before, peak())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"the measured process failed: {done.stderr.strip().splitlines()[-1]}")
+    unit = 1 if sys.platform == "darwin" else 1024
+    before, after = (int(x) * unit for x in done.stdout.split())
+    return before, after
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

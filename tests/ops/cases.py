@@ -1,0 +1,121 @@
+"""What the operator tests share: draws, lengths, and the texts that cover every option."""
+
+import itertools
+
+import torch
+from torch import Tensor
+
+EXACT = 1e-10
+"""Float64 against an oracle."""
+
+LEAF_CROSSING = 130
+"""Two whole tiles of the recursion (64 rows each) and a ragged third."""
+
+CAUSAL = [
+    "dense",
+    "dense,top_k=3",
+    "local@4",
+    "local",
+    "bigbird@3",
+    "bigbird@2,links=1,seed=5",
+    "bigbird@2,links=0",
+    "chacal",
+    "chacal,gamma=0",
+    "chacal,gamma=0.5,diagonal=drop",
+    "chacal,top_k=3",
+    "chacal,diagonal=drop,top_k=2",
+    "window@1",
+    "window@4",
+    "window@4,gamma=0.5,diagonal=drop",
+    "window@64",
+    "pooled",
+    "pooled,near=0",
+    "pooled@1,near=0",
+    "pooled@3,gamma=0.5",
+    "pooled@3,near=0",
+    "pooled@2,near=2",
+    "pooled@3,near=9",
+    "block@1",
+    *(
+        f"block{size},columns={columns},branches={branches}"
+        for size, columns, branches in itertools.product(
+            ("@3", "/2"), ("sum", "mean"), ("both", "local", "residual")
+        )
+    ),
+    "block@4,gamma=0.5",
+    "block@3,rows=mean,branches=local",
+    "block@3,rows=last,branches=local",
+]
+
+LEAKY = [
+    f"block{size},rows={rows},columns={columns},branches={branches}"
+    for size, rows, columns, branches in itertools.product(
+        ("@3", "/2"), ("mean", "last"), ("sum", "mean"), ("both", "residual")
+    )
+]
+
+DECODABLE = [
+    "dense",
+    "chacal",
+    "chacal,gamma=0.5,diagonal=drop",
+    "local@5",
+    "window@1",
+    "window@5",
+    "window@40,diagonal=drop",
+    "pooled@1,near=0",
+    "pooled@4",
+    "pooled@3,near=0",
+    "pooled@2,near=2",
+    "pooled@500",
+    "block@1",
+    "block@4",
+    "block@5,columns=mean",
+    "block@5,rows=mean,branches=local",
+    "block@5,branches=residual",
+    "block@500",
+]
+
+RESOLVENTS = [
+    "chacal",
+    "chacal,diagonal=drop",
+    "window@4",
+    "window@4,diagonal=drop",
+    "pooled@3",
+    "pooled@3,near=0",
+    "pooled",
+    "block@3",
+    "block/2,rows=mean,columns=mean",
+]
+
+
+def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Normal numbers, the same for the same seed in every dtype."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def draw_qkv(
+    *leading: int, n: int, d: int = 3, d_v: int | None = None, dtype: torch.dtype = torch.float64
+) -> list[Tensor]:
+    """q, k (..., n, d) and v (..., n, d_v); sharp enough for attention to have preferences."""
+    d_v = d if d_v is None else d_v
+    q, k = (2 * draw(*leading, n, d, seed=i, dtype=torch.float64) for i in (1, 2))
+    return [q.to(dtype), k.to(dtype), draw(*leading, n, d_v, seed=3, dtype=dtype)]
+
+
+def leaves(*tensors: Tensor) -> list[Tensor]:
+    """Copies that collect gradients."""
+    return [x.detach().clone().requires_grad_() for x in tensors]
+
+
+def far(a: Tensor, b: Tensor) -> float:
+    """The largest difference; NaN counts as infinitely far."""
+    assert a.shape == b.shape
+    return float((a - b).detach().abs().nan_to_num(nan=torch.inf).max())
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    """|a - b| / |b|, norms over everything, in float64."""
+    assert a.shape == b.shape
+    a, b = a.detach().double(), b.detach().double()
+    return float((a - b).norm() / b.norm())

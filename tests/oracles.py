@@ -1,0 +1,195 @@
+"""Slow float64 twins of the operators, with loops, in the paper's letters.
+
+Nothing here comes from `chacal`. Every function works on one sequence, `(n, d)`; `each` carries
+it over leading dimensions. No solver is used: a triangular inverse is forward substitution.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Visible = Callable[[int, int], bool]
+
+
+def each(function: Callable[..., Tensor], *tensors: Tensor, gamma: Tensor | None = None) -> Tensor:
+    """`function` on every (n, d) of tensors (..., n, d), in float64.
+
+    With `gamma` (...,), each call also receives its own γ, as a float.
+    """
+    leading = tensors[0].shape[:-2]
+    flat = [x.double().reshape(-1, *x.shape[-2:]) for x in tensors]
+    if gamma is None:
+        rows = [function(*xs) for xs in zip(*flat, strict=True)]
+    else:
+        gammas = gamma.double().expand(leading).reshape(-1).tolist()
+        rows = [function(*xs, g) for *xs, g in zip(*flat, gammas, strict=True)]
+    return torch.stack(rows).reshape(*leading, *rows[0].shape)
+
+
+def causal(t: int, s: int) -> bool:
+    return s <= t
+
+
+def within(window: int) -> Visible:
+    """Row t sees the last `window` keys, its own among them."""
+    return lambda t, s: s <= t and t - s < window
+
+
+def attention(
+    q: Tensor, k: Tensor, visible: Visible = causal, scale: float | None = None
+) -> Tensor:
+    """A (n, n): the softmax of each row over the keys it sees."""
+    n, d = q.shape
+    scale = 1 / math.sqrt(d) if scale is None else scale
+    A = torch.zeros(n, n, dtype=torch.float64)
+    for t in range(n):
+        seen = [s for s in range(n) if visible(t, s)]
+        scores = (k[seen] * q[t]).sum(-1) * scale
+        weights = (scores - scores.max()).exp()
+        A[t, seen] = weights / weights.sum()
+    return A
+
+
+def strict(A: Tensor) -> Tensor:
+    """A without its diagonal."""
+    A = A.clone()
+    for t in range(len(A)):
+        A[t, t] = 0
+    return A
+
+
+def inverse(M: Tensor) -> Tensor:
+    """M⁻¹ of a lower triangular M, row by row."""
+    n = len(M)
+    X = torch.zeros_like(M)
+    for i in range(n):
+        row = torch.zeros(n, dtype=M.dtype)
+        row[i] = 1
+        X[i] = (row - M[i, :i] @ X[:i]) / M[i, i]
+    return X
+
+
+def identity(n: int) -> Tensor:
+    return torch.eye(n, dtype=torch.float64)
+
+
+def resolvent(A: Tensor, V: Tensor, gamma: float, diagonal: str = "keep") -> Tensor:
+    """(1-γ) A (I-γA)⁻¹ V, the inverse written out."""
+    inner = strict(A) if diagonal == "drop" else A
+    return (1 - gamma) * (A @ (inverse(identity(len(A)) - gamma * inner) @ V))
+
+
+def neumann_sum(
+    A: Tensor, V: Tensor, gamma: float, diagonal: str = "keep", terms: int = 400
+) -> Tensor:
+    """(1-γ) A Σ_{t < terms} γ^t A^t V, hop by hop."""
+    inner = strict(A) if diagonal == "drop" else A
+    reached, total = V, torch.zeros_like(V)
+    for _ in range(terms):
+        total = total + reached
+        reached = gamma * (inner @ reached)
+    return (1 - gamma) * (A @ total)
+
+
+def blocks_of(n: int, m: int) -> list[list[int]]:
+    """The tokens of every block; the last may be short."""
+    return [list(range(a, min(a + m, n))) for a in range(0, n, m)]
+
+
+def algorithm_1(
+    A: Tensor,
+    V: Tensor,
+    gamma: float,
+    m: int,
+    rows: str = "first",
+    columns: str = "sum",
+    branches: str = "both",
+) -> Tensor:
+    """Algorithm 1 with P, the column factor and U as matrices."""
+    n = len(A)
+    blocks = blocks_of(n, m)
+    P = torch.zeros(len(blocks), n, dtype=torch.float64)
+    C = torch.zeros(len(blocks), n, dtype=torch.float64)
+    U = torch.zeros(n, len(blocks), dtype=torch.float64)
+    A_blk, A_res = torch.zeros_like(A), A.clone()
+    for I, block in enumerate(blocks):
+        for t in block:
+            P[I, t] = {
+                "first": float(t == block[0]),
+                "mean": 1 / len(block),
+                "last": float(t == block[-1]),
+            }[rows]
+            C[I, t] = {"sum": 1.0, "mean": 1 / len(block)}[columns]
+            U[t, I] = 1
+            A_blk[t, block] = A[t, block]
+            A_res[t, block] = 0
+    Y = torch.zeros(n, V.shape[-1], dtype=torch.float64)
+    if branches in ("both", "local"):
+        for block in blocks:
+            own = A_blk[block][:, block]
+            Y[block] += resolvent(own, V[block], gamma)
+    if branches in ("both", "residual"):
+        Y = Y + U @ resolvent(P @ A_res @ C.T, P @ V, gamma)
+    return Y
+
+
+def pooled_matrix(q: Tensor, k: Tensor, m: int, near: int, scale: float | None = None) -> Tensor:
+    """A = L + W P (n, n): single keys of the own and `near` blocks before, means of the rest."""
+    n, d = q.shape
+    scale = 1 / math.sqrt(d) if scale is None else scale
+    blocks = blocks_of(n, m)
+    L = torch.zeros(n, n, dtype=torch.float64)
+    W = torch.zeros(n, len(blocks), dtype=torch.float64)
+    P = torch.zeros(len(blocks), n, dtype=torch.float64)
+    for J, block in enumerate(blocks):
+        P[J, block] = 1 / len(block)
+    mean_k = P @ k
+    for t in range(n):
+        own = t // m
+        far = list(range(max(0, own - near)))
+        single = [s for s in range(t + 1) if s // m >= own - near]
+        scores = torch.cat([(k[single] * q[t]).sum(-1), (mean_k[far] * q[t]).sum(-1)]) * scale
+        weights = (scores - scores.max()).exp()
+        weights[len(single) :] *= m  # a mean stands for m keys
+        weights = weights / weights.sum()
+        L[t, single] = weights[: len(single)]
+        W[t, far] = weights[len(single) :]
+    return L + W @ P
+
+
+def top_k(A: Tensor, count: int) -> Tensor:
+    """Each row's `count` largest entries, of equals the most recent, renormalised."""
+    kept = torch.zeros_like(A)
+    for t, row in enumerate(A.tolist()):
+        best = sorted(range(len(row)), key=lambda s: (-row[s], -s))[:count]
+        total = sum(row[s] for s in best)
+        for s in best:
+            kept[t, s] = row[s] / total if total else 0
+    return kept
+
+
+def t_raw(A: Tensor, V: Tensor, count: int | None) -> Tensor:
+    return (A if count is None else top_k(A, count)) @ V
+
+
+def _factors(A: Tensor, count: int | None, prune: str) -> tuple[Tensor, Tensor]:
+    A_hat = A if count is None else top_k(A, count)
+    return {"both": (A_hat, A_hat), "outside": (A_hat, A), "inside": (A, A_hat)}[prune]
+
+
+def t_post(
+    A: Tensor, V: Tensor, count: int | None, prune: str = "both", gamma: float = 1.0
+) -> Tensor:
+    """outer (I-γ inner_strict)⁻¹ V."""
+    outer, inner = _factors(A, count, prune)
+    return outer @ (inverse(identity(len(A)) - gamma * strict(inner)) @ V)
+
+
+def t_pre(
+    A: Tensor, V: Tensor, count: int | None, prune: str = "both", gamma: float = 1.0
+) -> Tensor:
+    """(I-γ inner_strict)⁻¹ outer V."""
+    outer, inner = _factors(A, count, prune)
+    return inverse(identity(len(A)) - gamma * strict(inner)) @ (outer @ V)
