@@ -6,8 +6,11 @@
 
 One token per phrase (`stories.vocabulary`), next-token targets, asked in the answer only:
 
-    tokens  ... " from Box C" " to Box B." " Box A"       " contains the" " camera"  ". Box B" ...
-    targets ...  -             " Box A"    " contains the" " camera"      ". Box B"  " contains the"
+    tokens  <start> ... " from Box C to Box" " B."     " Box A"               " contains the camera"
+    targets -       ...  -                   " Box A"  " contains the camera" ". Box B"
+
+A softmax always points somewhere. The start token is where a box that no sentence named can
+point to; without it the task is hardly learned (docs/log.md).
 
 Only a move of contents adds a hop to a chain; whatever names the object ends it. So the shares of
 the operations set the depth: where three updates in four move contents, as by default, the deepest
@@ -37,7 +40,7 @@ from chacal.tasks.base import (
     stream,
     uniforms,
 )
-from chacal.tasks.phrases import Phrases
+from chacal.tasks.phrases import START, Phrases
 from chacal.tasks.stories import (
     LETTERS,
     OBJECTS,
@@ -76,8 +79,9 @@ class Boxes:
     remove_share: float = option(1.0, "weight of 'Remove the key from Box B.'")
     move_share: float = option(1.0, "weight of 'Move the key from Box B to Box D.'")
     contents_share: float = option(9.0, "weight of 'Move the contents of Box H to Box F.'")
-    curriculum_start: int = option(3, "most updates at training step 0, under a curriculum")
-    curriculum_steps: int = option(0, "training steps until one more update; 0: no curriculum")
+    curriculum_start: int = option(0, "most updates at training step 0, under a curriculum")
+    curriculum_hold: int = option(200, "training steps before the curriculum begins to rise")
+    curriculum_steps: int = option(60, "training steps until one more update; 0: no curriculum")
 
     name: ClassVar[str] = "boxes"
     metric: ClassVar[str] = "exact_match"
@@ -90,6 +94,7 @@ class Boxes:
         check_int(self, "updates", 0)
         check_int(self, "min_updates", 0, self.updates)
         check_int(self, "curriculum_start", 0)
+        check_int(self, "curriculum_hold", 0)
         check_int(self, "curriculum_steps", 0)
         for kind in KINDS:
             check_number(self, f"{kind}_share")
@@ -168,8 +173,8 @@ class Boxes:
         for puts in range(min(self.updates, self._most_things - first) + 1):
             things = first + puts
             empty = self.boxes - -(-things // self.max_items)
-            answer = self.boxes + 2 * things + empty
-            longest = max(longest, 3 * first + 3 * puts + 4 * (self.updates - puts) + answer)
+            answer = self.boxes + things + empty
+            longest = max(longest, 1 + 4 * (first + self.updates) + answer)
         return longest
 
     @property
@@ -254,7 +259,8 @@ class Boxes:
         uniform = uniforms(stream("boxes", split, seed, step))
         most = self.updates
         if split == "train" and self.curriculum_steps:
-            reached = self.curriculum_start + step // self.curriculum_steps
+            risen = max(0, step - self.curriculum_hold) // self.curriculum_steps
+            reached = self.curriculum_start + risen
             most = max(self.min_updates, min(most, reached))
         ids = self.tokenizer.ids
         updates = np.empty(size, dtype=np.int64)
@@ -262,7 +268,7 @@ class Boxes:
         for i in range(size):
             updates[i] = self.min_updates + int(uniform() * (most - self.min_updates + 1))
             story, state = self.story(uniform, split, int(updates[i]))
-            row = [token for sentence in story for token in self._tokens(sentence)]
+            row = [ids[START], *(t for sentence in story for t in self._tokens(sentence))]
             starts.append(len(row))
             row += [ids[piece] for piece in answer_pieces(state)]
             rows.append(row)
@@ -320,7 +326,7 @@ class Boxes:
             ValueError: pointing at the sentence that is not of the grammar.
         """
         story = parse_story(text, self.boxes, OBJECTS[: self.objects])
-        return [token for sentence in story for token in self._tokens(sentence)]
+        return [self.tokenizer.ids[START], *(t for s in story for t in self._tokens(s))]
 
     def parse_answer(self, text: str) -> dict[str, list[str]]:
         """The state that an answer tells, box -> items."""

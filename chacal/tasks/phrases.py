@@ -10,21 +10,24 @@ import re
 from collections.abc import Iterable, Sequence
 
 PAD = "<pad>"
+START = "<start>"
+SILENT = (PAD, START)
+"""Tokens that stand for no text."""
 
 
 class Phrases:
     """A closed vocabulary of phrases; `decode(encode(text)) == text` for any text it covers.
 
     Attributes:
-        phrases: the token strings by id, `PAD` first.
+        phrases: the token strings by id, `PAD` and `START` first.
         ids: the id of each token string.
     """
 
     def __init__(self, phrases: Sequence[str]) -> None:
-        self.phrases = (PAD, *phrases)
+        self.phrases = (*SILENT, *phrases)
         self.ids = {phrase: i for i, phrase in enumerate(self.phrases)}
         if len(self.ids) != len(self.phrases):
-            raise ValueError("phrases: expected all different, and none equal to the padding")
+            raise ValueError("phrases: expected all different, and none equal to padding or start")
         longest_first = sorted(phrases, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first)))
         self._words = sorted({word for p in phrases for word in re.findall(r"[\w-]+", p)})
@@ -48,8 +51,8 @@ class Phrases:
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of token ids; padding is left out."""
-        return "".join(self.phrases[i] for i in ids if i != 0).removeprefix(" ")
+        """The text of token ids; padding and start are left out."""
+        return "".join(self.phrases[i] for i in ids if i >= len(SILENT)).removeprefix(" ")
 
     def _unknown(self, padded: str, at: int) -> str:
         starts = [m for m in re.finditer(r"[\w-]+|[^\w\s]|\s+", padded) if m.end() > at]

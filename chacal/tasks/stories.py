@@ -69,14 +69,14 @@ class Sentence(NamedTuple):
         """The sentence as the tokenizer cuts it; joined, its text after a space."""
         kind, item, source, target = self
         if kind == "contents":
-            return [" Move the contents of Box", f" {source}", f" to Box {target}."]
+            return [" Move the contents of Box", f" {source}", " to Box", f" {target}."]
         if kind == "move":
-            return [" Move the", f" {item}", f" from Box {source}", f" to Box {target}."]
+            return [" Move the", f" {item}", f" from Box {source} to Box", f" {target}."]
         if kind == "put":
-            return [" Put the", f" {item}", f" into Box {target}."]
+            return [" Put the", f" {item}", " into Box", f" {target}."]
         if kind == "remove":
-            return [" Remove the", f" {item}", f" from Box {source}."]
-        return [" The", f" {item}", f" is in Box {target}."]
+            return [" Remove the", f" {item}", " from Box", f" {source}."]
+        return [" The", f" {item}", " is in Box", f" {target}."]
 
     @property
     def text(self) -> str:
@@ -88,13 +88,17 @@ State = Mapping[str, Sequence[str]]
 
 
 def answer_pieces(state: State) -> list[str]:
-    """The answer as the tokenizer cuts it; a period and the box after it are one token."""
+    """The answer as the tokenizer cuts it: a token names a box, the next says what it holds.
+
+    The two belong side by side. A token " contains the" between them would have to fetch the box
+    from the one before it first, and learning that takes longer than all the rest (docs/log.md).
+    """
     pieces = []
     lead = " Box"
     for box, items in state.items():
         pieces.append(f"{lead} {box}")
         for i, item in enumerate(items):
-            pieces += [" and the" if i else " contains the", f" {item}"]
+            pieces.append(f" and the {item}" if i else f" contains the {item}")
         if not items:
             pieces.append(" is empty")
         lead = ". Box"
@@ -104,12 +108,13 @@ def answer_pieces(state: State) -> list[str]:
 def vocabulary(boxes: int, objects: int) -> Phrases:
     """The tokenizer of stories with the first boxes and the first objects."""
     fixed = [" The", " Put the", " Remove the", " Move the", " Move the contents of Box"]
-    fixed += [" Box A", " contains the", " is empty", " and the", "."]
-    frames = [" is in Box {}.", " into Box {}.", " from Box {}.", " from Box {}", " to Box {}."]
-    frames += [" {}", ". Box {}"]
+    fixed += [" is in Box", " into Box", " from Box", " to Box"]
+    fixed += [" Box A", " is empty", "."]
+    frames = [" {}", " {}.", " from Box {} to Box", ". Box {}"]
     named = [frame.format(box) for frame in frames for box in LETTERS[:boxes]]
     named.remove(". Box A")
-    return Phrases([*fixed, *named, *(f" {item}" for item in OBJECTS[:objects])])
+    things = (" {}", " contains the {}", " and the {}")
+    return Phrases([*fixed, *named, *(t.format(o) for t in things for o in OBJECTS[:objects])])
 
 
 def _fault(number: int, text: str, what: str) -> ValueError:
@@ -227,22 +232,23 @@ def needed_positions(
     """For every box, the token positions of the mentions that its final state passes through.
 
     From the box's token in the answer back to the root, in descending order: the last mention of
-    the box; if that is the " to Box F." of a move of contents from H, then the last mention of H
+    the box; if that is the " F." of a move of contents from H, then the last mention of H
     before that sentence, and so on. A put, a move of one item, a removal and an initial sentence
     are roots where a box holds one item; where it holds more they change a part, and the box's
     mention before them is needed too. " H" of "Move the contents of Box H" is always a root: it
     says that H is empty. A box that was never mentioned has only its token in the answer.
 
-    Positions count the tokens of the story and then of the answer, from 0.
+    Positions count the start token (0), the tokens of the story and then of the answer.
     """
     parents: dict[int, list[int]] = {}
     last: dict[str, int] = {}
-    at = 0
+    at = 1
     for sentence in story:
         kind, _, source, target = sentence
         end = at + len(sentence.pieces) - 1
         before = dict(last)
-        for box, position in ((source, end - bool(target)), (target, end)):
+        emptied_at = {"contents": at + 1, "move": at + 2}.get(kind, end)
+        for box, position in ((source, emptied_at), (target, end)):
             if not box:
                 continue
             emptied = kind == "contents" and box == source

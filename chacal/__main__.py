@@ -1,0 +1,6 @@
+"""`python -m chacal`, for torchrun and for environments without the script."""
+
+from chacal.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""The command: parse and call; no logic."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+# before torch loads its threads: waiting threads that spin stall each other on busy cores
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("KMP_BLOCKTIME", "0")
+
+import click
+
+from chacal._version import __version__
+from chacal.options import collect, options_of
+from chacal.tasks import TASKS
+from chacal.training.config import ModelConfig, RunConfig, TrainConfig, defaults
+
+OPERATOR_HELP = (
+    "dense, local, bigbird, chacal, block/DIVISOR, block@SIZE, window@SIZE, pooled[@SIZE]; options "
+    "after commas, as in block/3,rows=mean"
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="chacal")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(debug: bool) -> None:
+    """Resolvent attention for entity tracking: operators, tasks, training, benchmarks."""
+
+
+@cli.group()
+def train() -> None:
+    """Train a model on a task and write a run folder."""
+
+
+def _train_command(name: str) -> click.Command:
+    cls = TASKS[name]
+    model, settings = defaults(name)
+
+    def call(**values: Any) -> None:
+        from chacal.console import print_result
+        from chacal.notation import parse_operators
+        from chacal.training.loop import train as train_run
+
+        out, resume, force = (values.pop(k) for k in ("out", "resume", "force"))
+        operator, layers = values.pop("operator"), values.pop("layers")
+        data = values.pop("data", None) if name == "boxes" else None
+        kind = TASKS["boxes-files"] if data else cls
+        task: Any = collect(kind, {**values, "data": data} if data else values)
+        if operator is not None:
+            operators = parse_operators(operator) * (layers or len(model.operators))
+        else:
+            operators = parse_operators(values["operators"])
+            if layers not in (None, len(operators)):
+                raise ValueError(
+                    f"layers is {layers} and operators are {len(operators)}; expected --operator "
+                    f"OP with --layers, or --operators with one for each layer"
+                )
+        values["operators"] = tuple(str(op) for op in operators)
+        config = RunConfig(
+            task=task, model=collect(ModelConfig, values), train=collect(TrainConfig, values)
+        )
+        out = out or Path("runs") / f"{name}-{'+'.join(config.model.operators)}".replace("/", "÷")
+        result = train_run(config, out, resume=resume, force=force)
+        if result:
+            print_result(result, out)
+
+    command = click.Command(name, callback=call, help=(cls.__doc__ or "").split("\n\n")[0])
+    command.params += [
+        click.Option(["--operator"], help=f"Operator of every layer: {OPERATOR_HELP}."),
+        click.Option(["--layers"], type=int, help="How many layers --operator fills."),
+        click.Option(
+            ["--operators"], default=",".join(model.operators), show_default=True,
+            help="Operator of each layer, first to last, as in dense,chacal.",
+        ),
+        click.Option(["--out"], type=click.Path(path_type=Path), help="Run folder [runs/...]."),
+        click.Option(["--resume"], is_flag=True, help="Go on from the folder's last checkpoint."),
+        click.Option(["--force"], is_flag=True, help="Replace a run that is there."),
+    ]  # fmt: skip
+    if name == "boxes":
+        command.params.append(
+            click.Option(["--data"], help="Folder of Kim and Schuster's files to train on instead.")
+        )
+    command.params += options_of(cls)
+    command.params += options_of(ModelConfig, model, skip=("operators",))
+    command.params += options_of(TrainConfig, settings)
+    return command
+
+
+for _name in TASKS:
+    train.add_command(_train_command(_name))
+
+
+@cli.group()
+def bench() -> None:
+    """Measure speed and memory, always against ordinary attention in the same process."""
+
+
+@bench.command("ops")
+@click.argument("operators", nargs=-1)
+@click.option("-n", "--length", "lengths", multiple=True, type=int, default=(1024, 2048, 4096),
+              show_default=True, help="Sequence length; may be repeated.")  # fmt: skip
+@click.option("--heads", default=8, show_default=True, help="Attention heads.")
+@click.option("--width", default=64, show_default=True, help="Width of a head.")
+@click.option("--batch", default=1, show_default=True, help="Sequences.")
+@click.option("--rounds", default=7, show_default=True, help="Timed calls of each; medians count.")
+@click.option("--threads", default=1, show_default=True, help="CPU threads.")
+@click.option("--mode", type=click.Choice(["forward", "both", "all"]), default="all",
+              show_default=True, help="Forward; forward and backward together; or one after the "
+              "other.")  # fmt: skip
+@click.option("--memory", is_flag=True, help="Also peak memory, each in a fresh process.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
+def bench_ops(operators: tuple[str, ...], json_file: Path | None, **options: Any) -> None:
+    """Time OPERATORS (exact ChaCAL, Block-ChaCAL and the rest, unless named).
+
+    "formed" stands for exact ChaCAL that forms A and solves.
+    """
+    from chacal.bench.ops import run_bench
+
+    run_bench(operators, json_file=json_file, **options)
+
+
+@cli.command("eval")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--split", type=click.Choice(["train", "valid", "test"]), default="test",
+              show_default=True, help="Which examples.")  # fmt: skip
+@click.option("--seed", default=0, show_default=True, help="Of the examples.")
+@click.option("--examples", default=2048, show_default=True, help="How many (generated tasks).")
+@click.option("--batch-size", default=64, show_default=True, help="Sequences at once.")
+@click.option("--operator", help=f"Swap this operator into the last layer: {OPERATOR_HELP}.")
+@click.option("--operators", help="Swap in an operator for each layer.")
+@click.option("--top-k", type=int, help="Prune each row of A to its largest entries.")
+@click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE",
+              help="Change a field of the task, as in min_updates=10; repeatable.")  # fmt: skip
+@click.option("--threads", default=1, show_default=True, help="CPU threads.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def evaluate_run(run: Path, as_json: bool, **options: Any) -> None:
+    """Evaluate a trained RUN, if wanted with other operators or with top-k pruning."""
+    from chacal.console import print_metrics
+    from chacal.training.swap import evaluate_swapped
+
+    result = evaluate_swapped(run, **options)
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+    else:
+        print_metrics(result)
+
+
+@cli.command()
+@click.argument("story", required=False)
+@click.option("--file", type=click.Path(path_type=Path), help="Stories, one per line.")
+@click.option("--run", type=click.Path(path_type=Path), help="A trained Boxes run [the bundled].")
+@click.option("--json", "as_json", is_flag=True, help="One object per story.")
+@click.option("--objects", is_flag=True, help="List the objects it knows.")
+def track(story: str | None, **options: Any) -> None:
+    """Read a STORY of boxes and print what the model says is in each.
+
+    Without STORY or --file, sentences are read line by line, and an empty line ends the story:
+
+    \b
+    chacal track "The camera is in Box F. Move the contents of Box F to Box B."
+    """
+    from chacal.tracking import track_stories
+
+    track_stories(story, **options)
+
+
+@cli.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the pictures [RUN].")
+@click.option("--seed", default=0, show_default=True, help="Of the example.")
+@click.option("--examples", default=64, show_default=True, help="How many the figures average.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def inspect(run: Path, **options: Any) -> None:
+    """Draw the attention of a trained RUN: A, its resolvent, and where the mass lies."""
+    from chacal.inspection import inspect_run
+
+    inspect_run(run, **options)
+
+
+@cli.command()
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/demo"),
+              show_default=True, help="Where the runs and the picture go.")  # fmt: skip
+@click.option("--seed", default=0, show_default=True, help="Of weights and examples.")
+def demo(out: Path, seed: int) -> None:
+    """Watch one layer learn to follow chains of 15 hops, and ordinary attention fail to."""
+    from chacal.experiments.demo import run_demo
+
+    run_demo(out, seed)
+
+
+def main() -> None:
+    """The entry point: errors a user can mend are one line and exit code 2."""
+    from chacal.training.loop import Interrupted
+
+    debug = "--debug" in sys.argv
+    try:
+        sys.exit(cli(standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (Interrupted, KeyboardInterrupt, click.Abort) as error:
+        print(f"chacal: {error or 'interrupted'}", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(1)
+    except (ValueError, OSError) as error:
+        if debug:
+            raise
+        print(f"chacal: {error}", file=sys.stderr)
+        sys.exit(2)

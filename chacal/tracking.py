@@ -1,0 +1,170 @@
+"""`chacal track`: read stories of boxes and say what a trained model thinks is in each box."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+
+import torch
+
+from chacal.console import console
+from chacal.nn import Transformer
+from chacal.tasks import Boxes
+from chacal.tasks.stories import parse_story, simulate
+from chacal.training.evaluate import load_run
+
+State = dict[str, list[str]]
+
+
+class Tracker:
+    """A trained Boxes model that answers stories."""
+
+    def __init__(self, run: Path | None = None) -> None:
+        """Of a run folder, or of the checkpoint that comes with the package."""
+        bundled = Path(str(resources.files("chacal") / "checkpoints" / "boxes"))
+        self.model: Transformer
+        self.model, folder = load_run(run or bundled)
+        task = folder.config().task
+        if not isinstance(task, Boxes):
+            raise ValueError(f"{folder.path} is a run of {task.name}; expected one of boxes")
+        self.task = task
+
+    def parse(self, story: str) -> State:
+        """What the story says, by simulation; a ValueError points at what it does not allow."""
+        sentences = parse_story(story, self.task.boxes, self.objects)
+        return simulate(sentences, self.task.boxes, self.task.max_items)
+
+    @property
+    def objects(self) -> tuple[str, ...]:
+        """The objects it was trained on."""
+        from chacal.tasks import OBJECTS
+
+        return OBJECTS[: self.task.objects]
+
+    def updates(self, story: str) -> int:
+        """How many sentences of the story are updates."""
+        return sum(s.kind != "is" for s in parse_story(story, self.task.boxes, self.objects))
+
+    @torch.no_grad()
+    def answer(self, story: str) -> State:
+        """The state of every box as the model tells it, decoded greedily token by token."""
+        self.parse(story)
+        tokenizer = self.task.tokenizer
+        end = tokenizer.ids["."]
+        decoder = self.model.decoder()
+        tokens = self.task.encode_story(story)
+        answer: list[int] = []
+        for _ in range(self.task.boxes * (2 + 2 * self.task.max_items) + 1):
+            scores = decoder.extend(torch.tensor([tokens]))[0, -1]
+            tokens = [int(scores.argmax())]
+            answer += tokens
+            if tokens[0] == end:
+                break
+        try:
+            return self.task.parse_answer(tokenizer.decode(answer))
+        except ValueError:
+            raise ValueError(
+                f"the model's answer is no answer: {tokenizer.decode(answer)!r} (the run may need "
+                f"more training)"
+            ) from None
+
+
+def track_stories(
+    story: str | None,
+    *,
+    file: Path | None = None,
+    run: Path | None = None,
+    as_json: bool = False,
+    objects: bool = False,
+) -> None:
+    """Print the state of every box for a story, for each line of a file, or as it is typed."""
+    if story is not None and file is not None:
+        raise ValueError("a story and --file are both given; expected one of them")
+    tracker = Tracker(run)
+    if objects:
+        print("\n".join(tracker.objects))
+        return
+    if story is not None:
+        stories: Iterator[str] = iter([story])
+    elif file is not None:
+        stories = _lines(file)
+    elif sys.stdin.isatty():
+        _converse(tracker, as_json)
+        return
+    else:
+        stories = _paragraphs()
+    for number, text in enumerate(stories, 1):
+        try:
+            _print(tracker, text, as_json)
+        except ValueError as error:
+            place = f"{file}, line {number}: " if file is not None else ""
+            raise ValueError(f"{place}{error}") from None
+
+
+def _print(tracker: Tracker, story: str, as_json: bool) -> None:
+    truth, told = tracker.parse(story), tracker.answer(story)
+    if as_json:
+        print(json.dumps(told), flush=True)
+    else:
+        out = console()
+        for box, items in told.items():
+            out.print(f"Box {box}  {', '.join(items) or '-'}")
+    count = tracker.updates(story)
+    if count > tracker.task.updates:
+        _warn(f"{count} updates; the model was trained on at most {tracker.task.updates}")
+    wrong = [box for box in truth if sorted(truth[box]) != sorted(told.get(box, []))]
+    if wrong:
+        right = "; ".join(f"Box {box}: {', '.join(truth[box]) or 'empty'}" for box in wrong)
+        _warn(f"the model is wrong here; by the story it is {right}")
+
+
+def _converse(tracker: Tracker, as_json: bool) -> None:
+    """Sentence by sentence from a terminal; an empty line starts a new story."""
+    print("Tell a story of boxes, a sentence a line (empty line: new story; Ctrl-D: end).")
+    told: list[str] = []
+    for line in iter(_ask, None):
+        if not line.strip():
+            told = []
+            continue
+        try:
+            _print(tracker, " ".join([*told, line]), as_json)
+            told.append(line)
+        except ValueError as error:
+            _warn(str(error))
+
+
+def _ask() -> str | None:
+    try:
+        return input("> ")
+    except EOFError:
+        print()
+        return None
+
+
+def _lines(file: Path) -> Iterator[str]:
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise ValueError(f"cannot read {file}: {reason}; expected a story per line") from None
+    return (line for line in text.splitlines() if line.strip())
+
+
+def _paragraphs() -> Iterator[str]:
+    """Stories from standard input, a sentence or more a line, empty lines between stories."""
+    told: list[str] = []
+    for line in sys.stdin:
+        if line.strip():
+            told.append(line.strip())
+        elif told:
+            yield " ".join(told)
+            told = []
+    if told:
+        yield " ".join(told)
+
+
+def _warn(text: str) -> None:
+    print(f"chacal: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,196 @@
+"""A run as a value: what is learned, by which model, and how; strict to and from JSON.
+
+An unknown, missing or ill-typed field is an error that names it: a run folder never silently
+means something else than it says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from chacal.nn.transformer import POSITIONS, Transformer
+from chacal.notation import parse_operator
+from chacal.tasks import TASKS, Task
+from chacal.tasks.base import option
+
+SCHEDULES = ("constant", "linear", "cosine")
+DEVICES = ("auto", "cpu", "cuda")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A `chacal.nn.Transformer`, but for what the task decides."""
+
+    operators: tuple[str, ...] = option(("chacal",), "operator of each layer, first to last")
+    width: int = option(128, "width of the model")
+    heads: int = option(4, "attention heads")
+    mlp_ratio: float = option(4.0, "width of the feed-forward part over the model's; 0 for none")
+    positions: str = option("rotary", f"how order is told: {', '.join(POSITIONS)}")
+    qk_norm: float | None = option(2.0, "temperature of QK-norm; none for plain scores")
+    dropout: float = option(0.0, "dropout on every sublayer's output")
+    learn_gamma: bool = option(False, "learn γ per head")
+
+    def __post_init__(self) -> None:
+        for text in self.operators:
+            parse_operator(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How it is learned."""
+
+    steps: int = option(1000, "optimiser steps")
+    batch_size: int = option(64, "sequences per step, over all processes")
+    accumulate: int = option(1, "parts that a step's batch is computed in, to save memory")
+    lr: float = option(1e-3, "peak learning rate of AdamW")
+    warmup: int = option(0, "steps over which the learning rate rises")
+    schedule: str = option("constant", f"how it then falls: {', '.join(SCHEDULES)}")
+    decay: float = option(1.0, "share of the steps, at the end, over which it falls")
+    final_lr: float = option(0.0, "share of the peak that is left at the end of the fall")
+    weight_decay: float = option(0.01, "of AdamW")
+    beta2: float = option(0.999, "of AdamW")
+    clip: float = option(1.0, "largest norm of the gradient; 0 for no limit")
+    bf16: bool = option(False, "compute in bfloat16 autocast (the operators stay in float32)")
+    seed: int = option(0, "of the weights and of the examples")
+    eval_every: int = option(100, "steps between evaluations on the valid split")
+    eval_examples: int = option(512, "sequences of an evaluation (generated tasks)")
+    test_examples: int = option(2048, "sequences of the final test (generated tasks)")
+    checkpoint_every: int = option(100, "steps between checkpoints to resume from")
+    log_every: int = option(10, "steps between lines of metrics.jsonl")
+    target: float | None = option(None, "stop early once the task's metric is this good")
+    threads: int = option(1, "CPU threads per process; 0 leaves it to torch")
+    device: str = option("auto", f"where: {', '.join(DEVICES)}")
+    fsdp: bool = option(False, "shard the model with FSDP2 (under torchrun)")
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "accumulate", "eval_every", "eval_examples",
+                     "test_examples", "checkpoint_every", "log_every"):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
+        for name in ("warmup", "seed", "threads", "clip", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 0")
+        if not self.lr > 0:
+            raise ValueError(f"lr is {self.lr}; expected a positive number")
+        if not 0 < self.beta2 < 1:
+            raise ValueError(f"beta2 is {self.beta2}; expected a number in (0, 1)")
+        for name in ("decay", "final_lr"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected a share in [0, 1]")
+        for name, choices in (("schedule", SCHEDULES), ("device", DEVICES)):
+            if getattr(self, name) not in choices:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}; expected one of {', '.join(choices)}"
+                )
+        if self.batch_size % self.accumulate:
+            raise ValueError(
+                f"accumulate is {self.accumulate}; expected a divisor of batch_size "
+                f"{self.batch_size}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that decides a run."""
+
+    task: Task
+    model: ModelConfig
+    train: TrainConfig
+
+    def build(self) -> Transformer:
+        """The model, with fresh weights from torch's random state."""
+        task, model = self.task, self.model
+        return Transformer(
+            vocab_size=task.vocab_size,
+            num_classes=task.num_classes,
+            symbols=task.symbols,
+            max_length=task.length,
+            period=task.period,
+            **to_json(model),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that `from_json` takes back."""
+        return {
+            "task": {"name": self.task.name, **to_json(self.task)},
+            "model": to_json(self.model),
+            "train": to_json(self.train),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> RunConfig:
+        """The run that plain data describes, or a ValueError that names what is wrong."""
+        if not isinstance(data, dict) or set(data) != {"task", "model", "train"}:
+            raise ValueError("the configuration is not of a run; expected task, model and train")
+        task = dict(data["task"])
+        name = task.pop("name", None)
+        if name not in TASKS:
+            raise ValueError(f"task.name is {name!r}; expected one of {', '.join(TASKS)}")
+        return cls(
+            task=from_json(TASKS[name], task, "task"),
+            model=from_json(ModelConfig, data["model"], "model"),
+            train=from_json(TrainConfig, data["train"], "train"),
+        )
+
+
+def defaults(task: str) -> tuple[ModelConfig, TrainConfig]:
+    """A model and a training that learn the task of that name on a CPU (docs/log.md)."""
+    if task in ("chains", "properties"):
+        return ModelConfig(positions="factorised"), TrainConfig(
+            steps=300, batch_size=32, eval_every=50, eval_examples=256, test_examples=10_000,
+            checkpoint_every=50,
+        )  # fmt: skip
+    if task in ("boxes", "boxes-files"):
+        return ModelConfig(operators=("dense", "chacal")), TrainConfig(
+            steps=2400, batch_size=32, warmup=50, schedule="linear", decay=0.3
+        )
+    if task == "text":
+        return ModelConfig(operators=("chacal", "chacal"), qk_norm=None), TrainConfig(
+            steps=2000, batch_size=16, warmup=100, schedule="cosine", eval_every=200
+        )
+    raise ValueError(f"task is {task!r}; expected one of {', '.join(TASKS)}")
+
+
+def to_json(config: Any) -> dict[str, Any]:
+    """A dataclass's fields as plain data."""
+    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+
+def from_json(cls: type[T], data: Any, where: str) -> T:
+    """A dataclass from plain data; every field there, none besides, each of its type."""
+    if not isinstance(data, dict):
+        raise ValueError(f"{where} is {type(data).__name__}; expected an object")
+    hints = typing.get_type_hints(cls)
+    names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    for name in data:
+        if name not in names:
+            raise ValueError(f"{where}.{name} is not a field of {cls.__name__}")
+    values = {}
+    for name in names:
+        if name not in data:
+            raise ValueError(f"{where}.{name} is missing")
+        values[name] = _typed(data[name], hints[name], f"{where}.{name}")
+    return cls(**values)
+
+
+def _typed(value: Any, hint: Any, where: str) -> Any:
+    if isinstance(hint, types.UnionType):
+        if value is None and type(None) in hint.__args__:
+            return None
+        hint = next(h for h in hint.__args__ if h is not type(None))
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"{where} is {value!r}; expected a list")
+        return tuple(_typed(v, typing.get_args(hint)[0], where) for v in value)
+    if hint is float and type(value) is int:
+        return float(value)
+    if type(value) is not hint:
+        raise ValueError(f"{where} is {value!r}; expected {hint.__name__}")
+    return value

@@ -1,0 +1,167 @@
+"""One process or many, the same to the loop: torchrun's ranks, DDP or FSDP2, sums over all.
+
+Every rank makes the whole batch (a pure function of the step) and takes its own rows, so a run
+with two processes sees what a run with one sees.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+
+from chacal.tasks.base import Totals
+from chacal.training.checkpoint import pack_optimizer, unpack_optimizer
+
+
+@dataclass(frozen=True)
+class Group:
+    """The processes of a run."""
+
+    rank: int
+    world: int
+    device: torch.device
+    fsdp: bool = False
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes and speaks for all."""
+        return self.rank == 0
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model as the loop calls it."""
+        if self.fsdp:
+            from torch.distributed.fsdp import fully_shard
+
+            mesh = dist.init_device_mesh(self.device.type, (self.world,))
+            for layer in model.children():
+                if isinstance(layer, nn.ModuleList):
+                    for part in layer:
+                        fully_shard(part, mesh=mesh)
+            fully_shard(model, mesh=mesh)  # in place
+            # the scores are a view, and nothing here writes into them
+            warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+            return model
+        if self.world > 1:
+            return nn.parallel.DistributedDataParallel(model)
+        return model
+
+    def sync(self, model: nn.Module, now: bool) -> AbstractContextManager[object]:
+        """Whether the gradients of a backward pass are exchanged at once."""
+        if isinstance(model, nn.parallel.DistributedDataParallel) and not now:
+            return model.no_sync()
+        return nullcontext()
+
+    def add(self, totals: Totals) -> Totals:
+        """Metric sums over all ranks."""
+        if self.world == 1:
+            return totals
+        gathered: list[Totals | None] = [None] * self.world
+        dist.all_gather_object(gathered, totals)
+        out: Totals = {}
+        for part in gathered:
+            for name, (total, count) in (part or {}).items():
+                before = out.get(name, (0.0, 0.0))
+                out[name] = (before[0] + total, before[1] + count)
+        return out
+
+    def any(self, flag: bool) -> bool:
+        """Whether any rank says so."""
+        if self.world == 1:
+            return flag
+        flags = torch.tensor([float(flag)], device=self.device)
+        dist.all_reduce(flags)
+        return bool(flags.item())
+
+    def total(self, value: Tensor) -> float:
+        """A number summed over all ranks."""
+        value = value.detach().double() if self.device.type == "cpu" else value.detach().float()
+        if self.world > 1:
+            dist.all_reduce(value)
+        return float(value)
+
+    def barrier(self) -> None:
+        """Wait for all."""
+        if self.world > 1:
+            dist.barrier()
+
+    def model_tensors(self, model: nn.Module) -> dict[str, Tensor]:
+        """The whole weights, by their names in the plain model."""
+        if self.fsdp:
+            whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+            return get_model_state_dict(model, options=whole)  # type: ignore[return-value]
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            model = model.module
+        return model.state_dict()
+
+    def optimizer_tensors(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, names: list[str]
+    ) -> dict[str, Tensor]:
+        """The whole optimiser state as named tensors."""
+        if not self.fsdp:
+            return pack_optimizer(optimizer, names)
+        whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        # with offloading, only the first rank is given the whole
+        state: Any = get_optimizer_state_dict(model, optimizer, options=whole).get("state", {})
+        return {
+            f"optimizer.{name}.{key}": torch.as_tensor(value)
+            for name, values in state.items()
+            for key, value in values.items()
+        }
+
+    def restore_optimizer(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        names: list[str],
+        tensors: dict[str, Tensor],
+    ) -> None:
+        """Put back what `optimizer_tensors` took."""
+        if not self.fsdp:
+            unpack_optimizer(optimizer, names, tensors)
+            return
+        whole = StateDictOptions(full_state_dict=True)
+        own = get_optimizer_state_dict(model, optimizer, options=whole)
+        state: dict[str, Any] = {}
+        for name, tensor in tensors.items():
+            parameter, _, key = name.rpartition(".")
+            state.setdefault(parameter, {})[key] = tensor
+        set_optimizer_state_dict(
+            model, optimizer, {"state": state, "param_groups": own["param_groups"]}, options=whole
+        )
+
+
+@contextmanager
+def start(device: str, fsdp: bool) -> Iterator[Group]:
+    """Join torchrun's processes, if it started us; leave them at the end."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    rank, local = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+    cuda = torch.cuda.is_available()
+    if device == "cuda" and not cuda:
+        raise ValueError("device is 'cuda' and torch sees none; expected 'cpu' or 'auto' here")
+    where = torch.device("cuda", local) if cuda and device != "cpu" else torch.device("cpu")
+    if fsdp and "WORLD_SIZE" not in os.environ:
+        raise ValueError("fsdp needs processes to shard over; start it with torchrun")
+    if "WORLD_SIZE" not in os.environ:
+        yield Group(0, 1, where)
+        return
+    if where.type == "cuda":
+        torch.cuda.set_device(where)
+    dist.init_process_group("nccl" if where.type == "cuda" else "gloo")
+    try:
+        yield Group(rank, world, where, fsdp)
+    finally:
+        dist.destroy_process_group()

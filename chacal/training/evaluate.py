@@ -1,0 +1,101 @@
+"""A model's metrics on a split of a task."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chacal.nn import Transformer
+from chacal.tasks import Task
+from chacal.tasks.base import IGNORE, Totals
+from chacal.training.checkpoint import load_weights
+from chacal.training.distributed import Group
+from chacal.training.runs import RunFolder
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    task: Task,
+    *,
+    split: str,
+    seed: int,
+    examples: int,
+    batch_size: int,
+    group: Group,
+    bf16: bool = False,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, float]:
+    """The task's metrics over `examples` generated examples, or over all that a split has.
+
+    The last batch of generated examples is cut, so exactly `examples` of them count. Batches are
+    dealt out to the ranks of `group`.
+    """
+    was_training = model.training
+    model.eval()
+    stored = task.batches(split, batch_size)
+    batches = stored if stored is not None else -(-examples // batch_size)
+    totals: Totals = {}
+    for turn in range(0, batches, group.world):
+        # a rank whose turn has no batch runs along uncounted: sharded layers need every rank
+        index = min(turn + group.rank, batches - 1)
+        size = batch_size if stored is not None else min(batch_size, examples - index * batch_size)
+        batch = task.batch(split, seed, index, size)
+        targets = torch.from_numpy(batch.targets).to(group.device)
+        scores = compute_scores(model, torch.from_numpy(batch.tokens).to(group.device), bf16)
+        losses = token_losses(scores, targets)
+        if index == turn + group.rank:
+            counted = task.count(scores.argmax(-1).cpu().numpy(), losses.cpu().numpy(), batch)
+            for name, (total, count) in counted.items():
+                before = totals.get(name, (0.0, 0.0))
+                totals[name] = (before[0] + total, before[1] + count)
+        report(min(turn + group.world, batches), batches)
+    model.train(was_training)
+    return task.summarise(group.add(totals))
+
+
+def compute_scores(model: nn.Module, tokens: Tensor, bf16: bool) -> Tensor:
+    """Class scores in float32, computed in bfloat16 autocast if asked."""
+    with torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=bf16):
+        return model(tokens).float()
+
+
+def token_losses(scores: Tensor, targets: Tensor) -> Tensor:
+    """Negative log-likelihood of every target, 0 where nothing is asked; targets' shape."""
+    losses = F.cross_entropy(
+        scores.flatten(0, -2), targets.flatten(), ignore_index=IGNORE, reduction="none"
+    )
+    return losses.reshape(targets.shape)
+
+
+def load_run(
+    path: str | Path, *, operators: tuple[str, ...] | None = None, weights: str = "best"
+) -> tuple[Transformer, RunFolder]:
+    """A trained model, optionally with other operators in its layers (the weights fit any)."""
+    run = RunFolder.open(path)
+    config = run.config()
+    if operators is not None:
+        if len(operators) != len(config.model.operators):
+            raise ValueError(
+                f"operators are {', '.join(operators)}; expected {len(config.model.operators)}, "
+                f"one for each layer of {run.path}"
+            )
+        config = dataclasses.replace(
+            config, model=dataclasses.replace(config.model, operators=operators)
+        )
+    model = config.build()
+    load_weights(model, run.best if weights == "best" else run.last)
+    return model.eval(), run
+
+
+def override(task: Task, settings: dict[str, Any]) -> Task:
+    """The task with some fields changed, checked as a run's configuration is."""
+    from chacal.training.config import from_json, to_json
+
+    return from_json(type(task), {**to_json(task), **settings}, "task")

@@ -1,0 +1,333 @@
+"""The only training loop.
+
+A step is a pure function of the weights, the optimiser's state, torch's random state and the
+step's number: the batch is made from the number, not drawn from a stream. So a run that resumes
+from a checkpoint goes on bit for bit, and a run on two processes takes the same steps as on one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from chacal.tasks.base import IGNORE
+from chacal.training.checkpoint import load_checkpoint, load_weights, save_checkpoint
+from chacal.training.config import RunConfig, TrainConfig
+from chacal.training.display import Display
+from chacal.training.distributed import Group, start
+from chacal.training.evaluate import compute_scores, evaluate, token_losses
+from chacal.training.runs import RunFolder
+
+
+class Interrupted(Exception):
+    """Asked to stop: the last finished step is saved and the run can be resumed."""
+
+
+def train(
+    config: RunConfig,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    label: str | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train, and return what result.json holds.
+
+    Args:
+        config: the run.
+        out: its folder.
+        resume: go on from the folder's last checkpoint, if there is one.
+        force: replace a run that is there.
+        label: how progress names the run; the operators unless given.
+        quiet: show no progress.
+
+    Returns:
+        the metrics of the best weights on the valid and the test split, steps, time, sizes.
+    """
+    if config.train.threads:
+        torch.set_num_threads(config.train.threads)
+    with start(config.train.device, config.train.fsdp) as group:
+        run = _open_folder(config, out, resume, force, group)
+        if resume and (run.path / "result.json").exists():
+            return run.read("result.json")
+        loop = _Loop(config, run, group)
+        if resume and run.last.exists():
+            loop.restore()
+        name = label or " + ".join(config.model.operators)
+        with (
+            Display(
+                name, config.train.steps, config.task.metric, visible=group.first and not quiet
+            ) as show,
+            _stop_gently() as asked,
+        ):
+            if loop.step:
+                show.note(f"{name}  resumed after step {loop.step}")
+            stopped = loop.run_steps(show, asked)
+        return loop.finish(stopped)
+
+
+class _Loop:
+    """What changes from step to step."""
+
+    def __init__(self, config: RunConfig, run: RunFolder, group: Group) -> None:
+        self.config, self.run, self.group = config, run, group
+        self.task, self.settings = config.task, config.train
+        if self.settings.batch_size % (group.world * self.settings.accumulate):
+            raise ValueError(
+                f"batch_size is {self.settings.batch_size}; expected a multiple of "
+                f"{group.world} processes times {self.settings.accumulate} parts"
+            )
+        torch.manual_seed(self.settings.seed)
+        plain = config.build().to(group.device)
+        self.names = [name for name, _ in plain.named_parameters()]
+        self.parameters = sum(p.numel() for p in plain.parameters())
+        if run.last.exists():
+            load_weights(plain, run.last)
+        self.model: nn.Module = group.wrap(plain)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=self.settings.lr,
+            betas=(0.9, self.settings.beta2),
+            weight_decay=self.settings.weight_decay,
+        )
+        torch.manual_seed(self.settings.seed + 1000003 * (group.rank + 1))  # dropout, per rank
+        self.step = 0
+        self.best: float | None = None
+        self.best_metrics: dict[str, float] = {}
+        self.seconds = 0.0
+        self.tokens = 0
+        self.loss = math.nan
+
+    def run_steps(self, show: Display, asked: list[bool]) -> str:
+        """Steps until the end, the target or an interruption; why it stopped."""
+        settings = self.settings
+        begun = time.monotonic() - self.seconds
+        while self.step < settings.steps:
+            self.one_step()
+            self.seconds = time.monotonic() - begun
+            left = self.seconds / self.step * (settings.steps - self.step)
+            show.step(self.step, self.loss, self.tokens / max(1e-9, self.seconds), left)
+            last = self.step == settings.steps
+            if self.step % settings.log_every == 0 or last:
+                self.log(loss=self.loss, lr=learning_rate(settings, self.step - 1))
+            reached = False
+            if self.step % settings.eval_every == 0 or last:
+                reached = self.evaluate(show)
+            interrupted = self.group.any(bool(asked))
+            if self.step % settings.checkpoint_every == 0 or last or reached or interrupted:
+                self.save()
+            if reached:
+                return "target"
+            if interrupted and not last:
+                raise Interrupted(
+                    f"stopped after step {self.step} of {settings.steps}; "
+                    f"go on with --resume --out {self.run.path}"
+                )
+        return "steps"
+
+    def one_step(self) -> None:
+        """One step of AdamW on the batch that belongs to it."""
+        settings, group = self.settings, self.group
+        batch = self.task.batch("train", settings.seed, self.step, settings.batch_size)
+        asked = max(1, int((batch.targets != IGNORE).sum()))
+        rows = range(group.rank, settings.batch_size, group.world)
+        tokens, targets = (torch.from_numpy(x[rows]) for x in (batch.tokens, batch.targets))
+        lr = learning_rate(settings, self.step)
+        for parameters in self.optimizer.param_groups:
+            parameters["lr"] = lr
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = torch.zeros((), device=group.device)
+        parts = list(
+            zip(
+                tokens.to(group.device).chunk(settings.accumulate),
+                targets.to(group.device).chunk(settings.accumulate),
+                strict=True,
+            )
+        )
+        for i, (some_tokens, some_targets) in enumerate(parts):
+            with group.sync(self.model, now=i == len(parts) - 1):
+                scores = compute_scores(self.model, some_tokens, settings.bf16)
+                part = token_losses(scores, some_targets).sum() / asked
+                # DDP and FSDP average over ranks; the sum over ranks is what one process has
+                (part * group.world).backward()
+            loss += part.detach()
+        if settings.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip)
+        self.optimizer.step()
+        self.loss = group.total(loss)
+        if not math.isfinite(self.loss):
+            raise ValueError(
+                f"the loss is {self.loss} at step {self.step + 1}; the last checkpoint is kept "
+                f"(a smaller --lr, or --qk-norm, may help)"
+            )
+        self.step += 1
+        self.tokens += batch.tokens.shape[0] * batch.tokens.shape[1]
+
+    def evaluate(self, show: Display) -> bool:
+        """Metrics on the valid split; keep the best weights; whether the target is reached."""
+        settings = self.settings
+        metrics = evaluate(
+            self.model,
+            self.task,
+            split="valid",
+            seed=settings.seed,
+            examples=settings.eval_examples,
+            batch_size=settings.batch_size,
+            group=self.group,
+            bf16=settings.bf16,
+        )
+        self.log(split="valid", **metrics)
+        value = metrics[self.task.metric]
+        sign = 1 if self.task.maximise else -1
+        better = self.best is None or sign * value > sign * self.best
+        if better:
+            self.best, self.best_metrics = value, metrics
+            weights = self.group.model_tensors(self.model)
+            if self.group.first:
+                named = {f"model.{name}": x for name, x in weights.items()}
+                save_checkpoint(self.run.best, named, {"step": self.step, "metrics": metrics})
+        show.evaluated(self.step, value, better)
+        return settings.target is not None and sign * value >= sign * settings.target
+
+    def log(self, **values: Any) -> None:
+        if self.group.first:
+            self.run.log(
+                step=self.step, **values, tokens=self.tokens, seconds=round(self.seconds, 3)
+            )
+
+    def save(self) -> None:
+        """Everything needed to go on from here."""
+        group = self.group
+        model = {f"model.{n}": x for n, x in group.model_tensors(self.model).items()}
+        optimizer = group.optimizer_tensors(self.model, self.optimizer, self.names)
+        random = torch.get_rng_state()
+        everyone = [random]
+        if group.world > 1:
+            everyone = [torch.empty_like(random) for _ in range(group.world)]
+            torch.distributed.all_gather(everyone, random)
+        if group.first:
+            progress = {
+                name: getattr(self, name)
+                for name in ("step", "best", "best_metrics", "seconds", "tokens", "loss")
+            }
+            states = {f"random.{rank}": state for rank, state in enumerate(everyone)}
+            save_checkpoint(self.run.last, {**model, **optimizer, **states}, progress)
+        group.barrier()
+
+    def restore(self) -> None:
+        """Go on from the last checkpoint; the weights are in the model already."""
+        tensors, progress = load_checkpoint(self.run.last)
+        states = {k.removeprefix("random."): v for k, v in tensors.items() if k[:7] == "random."}
+        if len(states) != self.group.world:
+            raise ValueError(
+                f"{self.run.path} was run by {len(states)} processes; expected the same number to "
+                f"resume it, not {self.group.world}"
+            )
+        for name, value in progress.items():
+            setattr(self, name, value)
+        own = {
+            k.removeprefix("optimizer."): v for k, v in tensors.items() if k[:10] == "optimizer."
+        }
+        self.group.restore_optimizer(self.model, self.optimizer, self.names, own)
+        torch.set_rng_state(states[str(self.group.rank)])
+        if self.group.first:
+            self.run.rewind(self.step)
+        self.group.barrier()
+
+    def finish(self, stopped: str) -> dict[str, Any]:
+        """Test the best weights and write the result."""
+        result: dict[str, Any] = {}
+        if self.group.first:
+            model = self.config.build().to(self.group.device)
+            best_step = load_weights(model, self.run.best)["step"]
+            test = evaluate(
+                model,
+                self.task,
+                split="test",
+                seed=self.settings.seed,
+                examples=self.settings.test_examples,
+                batch_size=self.settings.batch_size,
+                group=dataclasses.replace(self.group, rank=0, world=1, fsdp=False),
+                bf16=self.settings.bf16,
+            )
+            result = {
+                "task": self.task.describe(),
+                "operators": list(self.config.model.operators),
+                "causal": all(op.causal for op in model.operators),
+                "metric": self.task.metric,
+                "valid": self.best_metrics,
+                "test": test,
+                "best_step": best_step,
+                "steps": self.step,
+                "stopped": stopped,
+                "seconds": round(self.seconds, 3),
+                "tokens": self.tokens,
+                "parameters": self.parameters,
+            }
+            self.run.write("result.json", result)
+        self.group.barrier()
+        return result
+
+
+def learning_rate(settings: TrainConfig, step: int) -> float:
+    """The rate of step `step`, counted from 0: a rise over `warmup`, then the schedule's fall."""
+    if step < settings.warmup:
+        return settings.lr * (step + 1) / settings.warmup
+    begin = max(settings.warmup, round(settings.steps * (1 - settings.decay)))
+    if settings.schedule == "constant" or step < begin:
+        return settings.lr
+    done = (step - begin) / max(1, settings.steps - begin)
+    fall = done if settings.schedule == "linear" else (1 - math.cos(math.pi * done)) / 2
+    return settings.lr * (1 - (1 - settings.final_lr) * fall)
+
+
+def _open_folder(
+    config: RunConfig, out: str | Path, resume: bool, force: bool, group: Group
+) -> RunFolder:
+    if group.first and not (resume and (Path(out) / "config.json").exists()):
+        RunFolder.create(out, config, force=force)
+    group.barrier()
+    run = RunFolder.open(out)
+    there = run.config()
+    if resume and there != config:
+        ours, theirs = config.to_json(), there.to_json()
+        differ = [
+            f"{part}.{name} is {ours[part].get(name)!r} and was {value!r}"
+            for part in theirs
+            for name, value in theirs[part].items()
+            if ours[part].get(name) != value
+        ]
+        raise ValueError(f"{out} holds another run; expected the same to resume: {differ[0]}")
+    return run
+
+
+@contextmanager
+def _stop_gently() -> Iterator[list[bool]]:
+    """The first Ctrl-C (or SIGTERM) asks for a stop after the step; a second one stops at once."""
+    asked: list[bool] = []
+
+    def ask(number: int, frame: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(True)
+
+    try:
+        before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: nobody presses Ctrl-C on us
+        yield asked
+        return
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,102 @@
+"""`chacal eval`: a trained run on any examples, with other operators swapped in if wanted."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from chacal.notation import parse_operator, parse_operators
+from chacal.training.distributed import Group
+from chacal.training.evaluate import evaluate, load_run, override
+
+
+def evaluate_swapped(
+    run: str | Path,
+    *,
+    split: str = "test",
+    seed: int = 0,
+    examples: int = 2048,
+    batch_size: int = 64,
+    operator: str | None = None,
+    operators: str | None = None,
+    top_k: int | None = None,
+    settings: tuple[str, ...] = (),
+    threads: int = 1,
+) -> dict[str, Any]:
+    """Metrics of a trained run.
+
+    Args:
+        run: its folder.
+        split: which examples.
+        seed: of generated examples; the run's own seed gives those it was tested on.
+        examples: how many are generated.
+        batch_size: sequences at once.
+        operator: an operator for the last layer, instead of the trained one.
+        operators: an operator for every layer, as in "dense,block/3".
+        top_k: prune A to this many entries a row, in every layer whose operator can.
+        settings: fields of the task to change, as in "min_updates=10".
+        threads: CPU threads; 0 leaves it to torch.
+
+    Returns:
+        metrics, with what they are of.
+    """
+    for name, value in (("examples", examples), ("batch_size", batch_size)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}; expected at least 1")
+    if threads:
+        torch.set_num_threads(threads)
+    model, folder = load_run(run)
+    texts = [str(op) for op in model.operators]
+    if operator is not None and operators is not None:
+        raise ValueError("operator and operators are both given; expected one of them")
+    if operator is not None:
+        texts[-1] = str(parse_operator(operator))
+    if operators is not None:
+        texts = [str(op) for op in parse_operators(operators)]
+    if top_k is not None:
+        texts = [_pruned(text, top_k) for text in texts]
+    if texts != [str(op) for op in model.operators]:
+        model, folder = load_run(run, operators=tuple(texts))
+    task = override(folder.config().task, dict(_setting(text) for text in settings))
+    begun = time.monotonic()
+    metrics = evaluate(
+        model,
+        task,
+        split=split,
+        seed=seed,
+        examples=examples,
+        batch_size=batch_size,
+        group=Group(0, 1, torch.device("cpu")),
+    )
+    return {
+        "task": task.describe(),
+        "operators": texts,
+        "causal": all(op.causal for op in model.operators),
+        "split": split,
+        "seed": seed,
+        "seconds": round(time.monotonic() - begun, 3),
+        "metrics": metrics,
+    }
+
+
+def _pruned(text: str, top_k: int) -> str:
+    operator = parse_operator(text)
+    if not any(f.name == "top_k" for f in dataclasses.fields(operator)):
+        raise ValueError(f"top_k is {top_k}; {operator} cannot prune, only dense and chacal can")
+    return str(dataclasses.replace(operator, top_k=top_k))  # type: ignore[call-arg]
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """ "min_updates=10" -> ("min_updates", 10)."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"setting is {text!r}; expected FIELD=VALUE")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value

@@ -1,0 +1,123 @@
+"""A run goes on bit for bit, whenever and however it was stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from safetensors.torch import load_file
+
+ARGS = [
+    "train", "chains", "--blocks", "4", "--block-size", "4", "--width", "16", "--heads", "2",
+    "--batch-size", "8", "--steps", "60", "--eval-every", "20", "--eval-examples", "16",
+    "--test-examples", "32", "--checkpoint-every", "7", "--dropout", "0.1", "--log-every", "5",
+    "--warmup", "5", "--schedule", "cosine",
+]  # fmt: skip
+
+
+def chacal(*args, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "chacal", *args], capture_output=True, text=True, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The run that nothing stops."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    done = chacal(*ARGS, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def metrics(run):
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["seconds"]
+    return lines
+
+
+def assert_same(run, whole):
+    for name in ("last", "best"):
+        ours, theirs = (load_file(folder / f"{name}.safetensors") for folder in (run, whole))
+        assert ours.keys() == theirs.keys()
+        for key in ours:
+            assert ours[key].equal(theirs[key]), f"{name}: {key}"
+    assert metrics(run) == metrics(whole)
+    results = [json.loads((folder / "result.json").read_text()) for folder in (run, whole)]
+    assert results[0]["test"] == results[1]["test"]
+
+
+@pytest.mark.parametrize(
+    ("stop", "after"),
+    [(signal.SIGINT, 9), (signal.SIGTERM, 21), (signal.SIGKILL, 16), (signal.SIGKILL, 40)],
+)
+def test_a_stopped_run_resumes_bit_for_bit(whole, tmp_path, stop, after):
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "chacal", *ARGS, "--out", str(out)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    log = out / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        if log.exists() and f'"step": {after - after % 5}' in log.read_text():
+            process.send_signal(stop)
+            break
+        time.sleep(0.002)
+    _, errors = process.communicate(timeout=60)
+    if process.returncode == 0:
+        pytest.fail("the run ended before it was stopped; make it longer")
+    if stop != signal.SIGKILL:
+        assert process.returncode == 130
+        assert "--resume" in errors
+    assert not (out / "result.json").exists()
+    done = chacal(*ARGS, "--out", str(out), "--resume")
+    assert done.returncode == 0, done.stderr
+    assert_same(out, whole)
+
+
+def test_half_written_files_are_never_read(whole, tmp_path):
+    out = tmp_path / "run"
+    done = chacal(*ARGS, "--out", str(out), "--steps", "60")
+    assert done.returncode == 0
+    # what a crash during a write leaves: a file beside, and a cut line of metrics
+    (out / "result.json").unlink()
+    (out / ".last.safetensors.123").write_bytes((out / "last.safetensors").read_bytes()[:1000])
+    with open(out / "metrics.jsonl", "a") as file:
+        file.write('{"step": 60, "los')
+    done = chacal(*ARGS, "--out", str(out), "--resume")
+    assert done.returncode == 0, done.stderr
+    assert_same(out, whole)
+
+
+def test_a_finished_run_is_kept(whole):
+    before = {p.name: os.stat(p).st_mtime_ns for p in whole.iterdir()}
+    again = chacal(*ARGS, "--out", str(whole))
+    assert again.returncode == 2
+    assert "already holds a run" in again.stderr
+    assert "--force" in again.stderr
+    resumed = chacal(*ARGS, "--out", str(whole), "--resume")
+    assert resumed.returncode == 0
+    assert before == {p.name: os.stat(p).st_mtime_ns for p in whole.iterdir()}
+
+
+def test_resuming_another_configuration_is_refused(whole):
+    done = chacal(*ARGS, "--lr", "0.5", "--out", str(whole), "--resume")
+    assert done.returncode == 2
+    assert "train.lr is 0.5 and was 0.001" in done.stderr
+
+
+def test_force_replaces_a_run_but_nothing_else(tmp_path):
+    small = [*ARGS, "--steps", "2", "--out", str(tmp_path / "run")]
+    assert chacal(*small).returncode == 0
+    assert chacal(*small, "--seed", "1", "--force").returncode == 0
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["train"]["seed"] == 1
+    other = tmp_path / "thesis"
+    other.mkdir()
+    (other / "chapter1.tex").write_text("years of work")
+    done = chacal(*ARGS, "--out", str(other), "--force")
+    assert done.returncode == 2
+    assert "holds other files" in done.stderr
+    assert (other / "chapter1.tex").read_text() == "years of work"
