@@ -200,8 +200,13 @@ def main() -> None:
     debug = "--debug" in sys.argv
     try:
         sys.exit(cli(standalone_mode=False))
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        sys.exit(2)
+    except click.ClickException as error:
+        where = getattr(error, "ctx", None)
+        hint = f" (see {where.command_path} --help)" if where else ""
+        print(f"chacal: {error.format_message()}{hint}", file=sys.stderr)
         sys.exit(2)
     except (Interrupted, KeyboardInterrupt, click.Abort) as error:
         print(f"chacal: {error or 'interrupted'}", file=sys.stderr)

@@ -27,8 +27,8 @@ def write_json(path: Path, data: Any) -> None:
 def print_result(result: dict[str, Any], folder: Path) -> None:
     """The end of a run: its test figures and where they are."""
     out = console()
-    title = f"{' + '.join(result['operators'])}: {result['task']}"
-    out.print(metric_table(title, result["test"]))
+    out.print(f"{' + '.join(result['operators'])} on {result['task']}: test")
+    out.print(metric_table(result["test"]))
     out.print(
         f"{result['steps']} steps in {result['seconds']:.0f} s ({result['parameters']:,} "
         f"parameters; stopped by {result['stopped']}), best weights of step {result['best_step']}"
@@ -40,17 +40,17 @@ def print_result(result: dict[str, Any], folder: Path) -> None:
 def print_metrics(result: dict[str, Any]) -> None:
     """An evaluation."""
     out = console()
-    title = f"{' + '.join(result['operators'])}: {result['task']}"
-    out.print(metric_table(title, result["metrics"]))
+    out.print(f"{' + '.join(result['operators'])} on {result['task']}")
+    out.print(metric_table(result["metrics"]))
     out.print(
         f"{result['split']} split, seed {result['seed']}, {result['seconds']:.1f} s"
         + ("" if result["causal"] else "; NOT CAUSAL: an operator sees later tokens")
     )
 
 
-def metric_table(title: str, metrics: dict[str, float]) -> Table:
+def metric_table(metrics: dict[str, float]) -> Table:
     """Name and figure; shares as percentages."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     table.add_column("metric")
     table.add_column("value", justify="right")
     for name, value in metrics.items():

@@ -157,7 +157,7 @@ class Boxes:
 
     @property
     def vocab_size(self) -> int:
-        """Phrases, with the padding."""
+        """Phrases, with padding and start."""
         return len(self.tokenizer)
 
     @property
@@ -167,7 +167,7 @@ class Boxes:
 
     @property
     def length(self) -> int:
-        """A bound on a story with its answer, without the last token, which is only predicted."""
+        """A bound on the start, a story and its answer, without the last token, only predicted."""
         first = self._most_at_first
         longest = 0
         for puts in range(min(self.updates, self._most_things - first) + 1):
@@ -184,7 +184,7 @@ class Boxes:
 
     @property
     def period(self) -> None:
-        """None: sentences differ in length."""
+        """None: sentences are four tokens each, but the start and the answer are not."""
 
     def story(
         self, uniform: Uniform, split: str, updates: int
@@ -320,7 +320,7 @@ class Boxes:
         return [self.tokenizer.phrases[i] for i in np.asarray(tokens).tolist()]
 
     def encode_story(self, text: str) -> list[int]:
-        """Token ids of a story without its answer: what greedy decoding starts from.
+        """Token ids of the start and a story without its answer: where greedy decoding begins.
 
         Raises:
             ValueError: pointing at the sentence that is not of the grammar.

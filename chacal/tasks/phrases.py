@@ -1,8 +1,9 @@
 """A tokenizer for closed languages: tokens are phrases, which may span words and sentence ends.
 
-Short sequences are what makes Boxes learnable, and a grammar with a dozen templates
-needs no statistics to find them: the task lists its phrases, and encoding takes the longest that
-matches. Text has one virtual leading space, so a word is the same token at the start and inside.
+How Boxes is cut decides how soon it is learned, and a grammar with a handful of templates needs no
+statistics to find its phrases: the task lists them, and encoding takes the longest that matches.
+Text has one virtual leading space, so a word is the same token at the start and inside. Padding
+and the start of a sequence are tokens too, but no text: encoding never gives them.
 """
 
 import difflib

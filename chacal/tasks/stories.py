@@ -66,7 +66,11 @@ class Sentence(NamedTuple):
 
     @property
     def pieces(self) -> list[str]:
-        """The sentence as the tokenizer cuts it; joined, its text after a space."""
+        """The sentence as the tokenizer cuts it; joined, its text after a space.
+
+        Four tokens, whatever the kind. The last names a box with the period, and is the same
+        token for a box that is filled and one that something is removed from.
+        """
         kind, item, source, target = self
         if kind == "contents":
             return [" Move the contents of Box", f" {source}", " to Box", f" {target}."]
@@ -88,10 +92,11 @@ State = Mapping[str, Sequence[str]]
 
 
 def answer_pieces(state: State) -> list[str]:
-    """The answer as the tokenizer cuts it: a token names a box, the next says what it holds.
+    """The answer as the tokenizer cuts it: a token names a box, the next say what it holds.
 
-    The two belong side by side. A token " contains the" between them would have to fetch the box
-    from the one before it first, and learning that takes longer than all the rest (docs/log.md).
+    Each thing is one token; a period and the box after it are one token. A box and what it holds
+    belong side by side. A token " contains the" between them would have to fetch the box from the
+    one before it first, and learning that takes longer than all the rest (docs/log.md).
     """
     pieces = []
     lead = " Box"

@@ -57,7 +57,9 @@ def evaluate(
                 totals[name] = (before[0] + total, before[1] + count)
         report(min(turn + group.world, batches), batches)
     model.train(was_training)
-    return task.summarise(group.add(totals))
+    metrics = task.summarise(group.add(totals))
+    # a breakdown such as "exact_match/updates=07" comes after the figures it breaks down
+    return dict(sorted(metrics.items(), key=lambda item: item[0] if "/" in item[0] else ""))
 
 
 def compute_scores(model: nn.Module, tokens: Tensor, bf16: bool) -> Tensor:

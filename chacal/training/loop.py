@@ -54,6 +54,8 @@ def train(
     Returns:
         the metrics of the best weights on the valid and the test split, steps, time, sizes.
     """
+    with torch.device("meta"):
+        config.build()  # sizes that do not fit are told before a folder is made
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     with start(config.train.device, config.train.fsdp) as group:

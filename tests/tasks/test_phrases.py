@@ -17,11 +17,23 @@ def test_the_longest_phrase_wins():
     assert strings("") == []
 
 
-def test_round_trip_and_padding():
+def test_round_trip_padding_and_start():
     text = "Move the key. Next box."
     ids = PHRASES.encode(text)
     assert PHRASES.decode(ids) == text
     assert PHRASES.decode([*ids, 0, 0]) == text
+    assert PHRASES.decode([1, *ids, 0, 0]) == text
+    assert PHRASES.decode([1, 0]) == ""
+
+
+def test_padding_and_start_are_the_first_ids_and_no_text():
+    assert PHRASES.phrases[:3] == ("<pad>", "<start>", " Move the")
+    assert (PHRASES.ids["<pad>"], PHRASES.ids["<start>"], len(PHRASES)) == (0, 1, 9)
+    for silent in ("<pad>", "<start>"):
+        with pytest.raises(ValueError, match="unknown word '<'"):
+            PHRASES.encode(silent)
+        with pytest.raises(ValueError, match="none equal to padding or start"):
+            Phrases([" a", silent])
 
 
 @pytest.mark.parametrize(

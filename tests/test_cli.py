@@ -1,0 +1,250 @@
+"""The command as a person calls it: what it prints, what it refuses, what it leaves behind."""
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+
+from chacal.cli import main
+from chacal.tasks import Boxes
+from chacal.tasks.base import stream, uniforms
+from chacal.tracking import Tracker
+
+TINY = [
+    "--blocks", "3", "--block-size", "4", "--width", "16", "--heads", "2", "--steps", "3",
+    "--eval-examples", "8", "--test-examples", "16", "--batch-size", "8",
+]  # fmt: skip
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def chacal(*args, stdin="", cwd="."):
+    """The command, in this process: importing torch again for each call would take the time."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.chdir(cwd)
+        patch.setattr(sys, "argv", ["chacal", *map(str, args)])
+        patch.setattr(sys, "stdin", io.StringIO(stdin))
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "tiny"
+    done = chacal("train", "chains", *TINY, "--out", out)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def one_line(done, *words):
+    assert done.returncode == 2, (done.returncode, done.stderr)
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["train", "chain"], ["chain"]),
+        (["train", "chains", "--steps", "many"], ["--steps", "many"]),
+        (["train", "chains", "--heads", "3"], ["heads is 3", "divisor of the width"]),
+        (["train", "chains", "--blocks", "0"], ["blocks=0"]),
+        (["train", "chains", "--operator", "blok/3"], ["blok", "did you mean 'block'"]),
+        (["train", "chains", "--operators", "chacal,dense", "--layers", "3"], ["layers is 3"]),
+        (["train", "chains", "--accumulate", "5"], ["accumulate is 5"]),
+        (["train", "boxes", "--boxes", "1"], ["boxes=1"]),
+        (["train", "boxes", "--data", "no-such-folder"], ["no-such-folder"]),
+        (["train", "text"], ["train_file"]),
+        (["eval", "no-such-run"], ["no-such-run", "config.json"]),
+        (["inspect", "no-such-run"], ["no-such-run"]),
+        (["bench", "ops", "chacl"], ["chacl"]),
+        (["bench", "ops", "--heads", "0"], ["heads is 0"]),
+        (["track", "--file", "no-such-file"], ["no-such-file"]),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(args, words, tmp_path):
+    one_line(chacal(*args, cwd=tmp_path), *words)
+    assert not list(tmp_path.iterdir()), "a refused command leaves nothing behind"
+
+
+def test_a_corrupt_or_foreign_checkpoint_is_named(run, tmp_path):
+    copy = tmp_path / "run"
+    copy.mkdir()
+    for name in ("config.json", "result.json", "environment.json"):
+        (copy / name).write_bytes((run / name).read_bytes())
+    one_line(chacal("eval", copy), "best.safetensors", "is not there")
+    (copy / "best.safetensors").write_bytes((run / "best.safetensors").read_bytes()[:-50])
+    one_line(chacal("eval", copy), "best.safetensors", "cannot be read")
+    (copy / "best.safetensors").write_bytes((run / "best.safetensors").read_bytes())
+    config = json.loads((copy / "config.json").read_text())
+    config["model"]["width"] = 32
+    (copy / "config.json").write_text(json.dumps(config))
+    one_line(chacal("eval", copy), "of another model", "shape")
+    config["model"]["colour"] = "blue"
+    (copy / "config.json").write_text(json.dumps(config))
+    one_line(chacal("eval", copy), "model.colour is not a field")
+    (copy / "config.json").write_text("{")
+    one_line(chacal("eval", copy), "not JSON")
+
+
+def test_a_full_disk_is_told_and_loses_nothing(run, tmp_path):
+    # a file-size limit stands in for a full disk: checkpoints no longer fit
+    before = {p.name: p.read_bytes() for p in run.iterdir()}
+    code = (
+        "import resource, signal, sys, runpy\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))\n"
+        f"out = {str(tmp_path / 'full')!r}\n"
+        f"sys.argv = ['chacal', 'train', 'chains', *{TINY!r}, '--out', out]\n"
+        "runpy.run_module('chacal', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "File too large" in done.stderr
+    assert not [p for p in (tmp_path / "full").iterdir() if p.suffix == ".safetensors"]
+    assert before == {p.name: p.read_bytes() for p in run.iterdir()}
+
+
+def test_eval_swaps_operators_and_prunes(run):
+    figures = {}
+    for extra in ([], ["--operator", "block/3"], ["--top-k", "1"], ["--operators", "dense"]):
+        done = chacal("eval", run, "--examples", "64", "--json", *extra)
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout)
+        figures[" ".join(extra)] = result["operators"], result["metrics"]["loss"]
+    assert [ops for ops, _ in figures.values()] == [
+        ["chacal"], ["block/3"], ["chacal,top_k=1"], ["dense"],
+    ]  # fmt: skip
+    assert len({loss for _, loss in figures.values()}) == 4
+    table = chacal("eval", run, "--examples", "64")
+    assert "accuracy/depth=02" in table.stdout
+    one_line(chacal("eval", run, "--operator", "window@4", "--top-k", "2"), "cannot prune")
+    one_line(chacal("eval", run, "--set", "blocks=9"), "position")
+    one_line(chacal("eval", run, "--set", "colour=red"), "task.colour")
+
+
+def test_bench_prints_a_table_and_writes_json(tmp_path):
+    out = tmp_path / "bench.json"
+    done = chacal("bench", "ops", "chacal", "formed", "-n", 65, "--heads", 1, "--width", 8,
+                  "--rounds", 2, "--json", out)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(out.read_text())["rows"]
+    assert [(r["operator"], r["backward"]) for r in rows] == [
+        (op, backward) for backward in (False, True) for op in ("sdpa", "chacal", "formed")
+    ]
+    assert all(r["seconds"] > 0 and r["n"] == 65 for r in rows)
+    assert "x sdpa" in done.stdout
+    assert done.stdout.count("formed") == 2
+
+
+def test_kim_and_schuster_files_train(tmp_path):
+    things = ["book", "key", "letter", "clock"]
+    for split in ("train", "dev", "test"):
+        rows = []
+        for i in range(24):
+            a, b = things[i % 4], things[(i + 1) % 4]
+            state = f"Box 0 contains the {a}, Box 1 is empty, Box 2 contains the {b}."
+            moved = f"{state} Move the {a} from Box 0 to Box 1. Box 1"
+            rows.append(
+                {
+                    "sentence": f"{moved} contains the {a}.",
+                    "sentence_masked": f"{moved} <extra_id_0> .",
+                    "masked_content": f"<extra_id_0> contains the {a}",
+                    "sample_id": f"{split}-{i}",
+                    "numops": 1,
+                }
+            )
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / f"{split}-t5.jsonl").write_text(text)
+    done = chacal("train", "boxes", "--data", tmp_path, "--steps", 4, "--batch-size", 8, "--width",
+                  16, "--heads", 2, "--out", tmp_path / "run")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert "exact_match/numops=1" in result["test"]
+
+
+def test_text_trains(tmp_path):
+    (tmp_path / "a.txt").write_text("the cat sat on the mat\n" * 200)
+    done = chacal("train", "text", "--train-file", tmp_path / "a.txt", "--valid-file",
+                  tmp_path / "a.txt", "--test-file", tmp_path / "a.txt", "--window", 32, "--steps",
+                  60, "--batch-size", 8, "--width", 16, "--heads", 2, "--operator", "window@8",
+                  "--layers", 1, "--warmup", 0, "--lr", 0.01, "--out", tmp_path / "run")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["operators"] == ["window@8"]
+    assert 1 < result["test"]["perplexity"] < 60
+    assert result["test"]["perplexity_per_word"] > result["test"]["perplexity"]
+
+
+def test_help_documents_every_field():
+    import dataclasses
+
+    from chacal.training.config import ModelConfig, TrainConfig
+
+    text = chacal("train", "boxes", "--help").stdout
+    for cls in (Boxes, ModelConfig, TrainConfig):
+        for field in dataclasses.fields(cls):
+            assert f"--{field.name.replace('_', '-')}" in text
+            assert field.metadata["help"]
+
+
+def test_track_answers_from_the_bundled_checkpoint(tmp_path):
+    story = "The camera is in Box F. Move the contents of Box F to Box B."
+    done = chacal("track", story, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "A": [], "B": ["camera"], "C": [], "D": [], "E": [], "F": [], "G": [],
+    }  # fmt: skip
+    assert "Box B  camera" in chacal("track", story).stdout
+    file = tmp_path / "stories.txt"
+    file.write_text(f"{story}\nThe key is in Box A.\n")
+    lines = chacal("track", "--file", file, "--json").stdout.splitlines()
+    assert json.loads(lines[1])["A"] == ["key"]
+    typed = chacal("track", "--json", stdin="The key is in Box A.\nRemove the key from Box A.\n")
+    assert json.loads(typed.stdout)["A"] == []
+    known = chacal("track", "--objects").stdout.split()
+    assert len(known) == 100
+    assert "camera" in known
+
+
+@pytest.mark.parametrize(
+    ("story", "words"),
+    [
+        ("The camra is in Box F.", ["sentence 1", "camra", "camera"]),
+        ("The key is in Box A. Fold the key.", ["sentence 2", "Fold"]),
+        ("The key is in Box Z.", ["Box Z"]),
+        ("The key is in Box A. Move the key from Box A", ["period"]),
+        ("The key is in Box A. Remove the cup from Box A.", ["cup is not in Box A"]),
+    ],
+)
+def test_track_points_at_what_it_does_not_know(story, words):
+    one_line(chacal("track", story), *words)
+
+
+def test_the_bundled_model_tracks_fresh_stories():
+    tracker = Tracker()
+    uniform = uniforms(stream("fresh", 20261115))
+    right = 0
+    for i in range(150):
+        sentences, truth = tracker.task.story(uniform, "test", i % 11)
+        right += tracker.answer(" ".join(s.text for s in sentences)) == truth
+    assert right >= 147  # 98 %
