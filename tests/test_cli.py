@@ -187,7 +187,8 @@ def test_text_trains(tmp_path):
     done = chacal("train", "text", "--train-file", tmp_path / "a.txt", "--valid-file",
                   tmp_path / "a.txt", "--test-file", tmp_path / "a.txt", "--window", 32, "--steps",
                   60, "--batch-size", 8, "--width", 16, "--heads", 2, "--operator", "window@8",
-                  "--layers", 1, "--warmup", 0, "--lr", 0.01, "--out", tmp_path / "run")  # fmt: skip
+                  "--layers", 1, "--warmup", 0, "--lr", 0.01,
+                  "--out", tmp_path / "run")  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["operators"] == ["window@8"]
