@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
-# before torch loads its threads: waiting threads that spin stall each other on busy cores
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-os.environ.setdefault("KMP_BLOCKTIME", "0")
-
 import click
 
 from chacal._version import __version__
-from chacal.options import collect, options_of
+from chacal.options import choose_operators, collect, options_of, refuse_options
 from chacal.tasks import TASKS
 from chacal.training.config import ModelConfig, RunConfig, TrainConfig, defaults
 
@@ -27,8 +22,8 @@ OPERATOR_HELP = (
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="chacal")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-def cli(debug: bool) -> None:
+@click.option("--debug", is_flag=True, expose_value=False, help="Show an error's traceback.")
+def cli() -> None:
     """Resolvent attention for entity tracking: operators, tasks, training, benchmarks."""
 
 
@@ -43,28 +38,23 @@ def _train_command(name: str) -> click.Command:
 
     def call(**values: Any) -> None:
         from chacal.console import print_result
-        from chacal.notation import parse_operators
         from chacal.training.loop import train as train_run
+        from chacal.training.runs import default_folder
 
         out, resume, force = (values.pop(k) for k in ("out", "resume", "force"))
         operator, layers = values.pop("operator"), values.pop("layers")
         data = values.pop("data", None) if name == "boxes" else None
+        if data:
+            refuse_options(cls, "they describe generated stories, and --data reads its own")
         kind = TASKS["boxes-files"] if data else cls
         task: Any = collect(kind, {**values, "data": data} if data else values)
-        if operator is not None:
-            operators = parse_operators(operator) * (layers or len(model.operators))
-        else:
-            operators = parse_operators(values["operators"])
-            if layers not in (None, len(operators)):
-                raise ValueError(
-                    f"layers is {layers} and operators are {len(operators)}; expected --operator "
-                    f"OP with --layers, or --operators with one for each layer"
-                )
-        values["operators"] = tuple(str(op) for op in operators)
+        values["operators"] = choose_operators(
+            values["operators"], operator, layers, model.operators
+        )
         config = RunConfig(
             task=task, model=collect(ModelConfig, values), train=collect(TrainConfig, values)
         )
-        out = out or Path("runs") / f"{name}-{'+'.join(config.model.operators)}".replace("/", "÷")
+        out = out or default_folder(config)
         result = train_run(config, out, resume=resume, force=force)
         if result:
             print_result(result, out)
@@ -72,9 +62,11 @@ def _train_command(name: str) -> click.Command:
     command = click.Command(name, callback=call, help=(cls.__doc__ or "").split("\n\n")[0])
     command.params += [
         click.Option(["--operator"], help=f"Operator of every layer: {OPERATOR_HELP}."),
-        click.Option(["--layers"], type=int, help="How many layers --operator fills."),
         click.Option(
-            ["--operators"], default=",".join(model.operators), show_default=True,
+            ["--layers"], type=click.IntRange(1), help="How many layers --operator fills."
+        ),
+        click.Option(
+            ["--operators"], show_default=",".join(model.operators),
             help="Operator of each layer, first to last, as in dense,chacal.",
         ),
         click.Option(["--out"], type=click.Path(path_type=Path), help="Run folder [runs/...]."),
@@ -159,7 +151,8 @@ def evaluate_run(run: Path, as_json: bool, **options: Any) -> None:
 def track(story: str | None, **options: Any) -> None:
     """Read a STORY of boxes and print what the model says is in each.
 
-    Without STORY or --file, sentences are read line by line, and an empty line ends the story:
+    Without STORY or --file, sentences are read from the keyboard and answered one by one, or from
+    a pipe, with an empty line between stories:
 
     \b
     chacal track "The camera is in Box F. Move the contents of Box F to Box B."
@@ -195,7 +188,7 @@ def demo(out: Path, seed: int) -> None:
 
 def main() -> None:
     """The entry point: errors a user can mend are one line and exit code 2."""
-    from chacal.training.loop import Interrupted
+    from chacal.training.runs import Interrupted
 
     debug = "--debug" in sys.argv
     try:

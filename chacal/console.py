@@ -12,8 +12,8 @@ from rich.table import Table
 
 def console() -> Console:
     """Standard output; wide enough when it is not a terminal."""
-    out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=120)
+    out = Console(highlight=False, markup=False)
+    return out if out.is_terminal else Console(highlight=False, markup=False, width=120)
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -27,8 +27,9 @@ def write_json(path: Path, data: Any) -> None:
 def print_result(result: dict[str, Any], folder: Path) -> None:
     """The end of a run: its test figures and where they are."""
     out = console()
-    out.print(f"{' + '.join(result['operators'])} on {result['task']}: test")
-    out.print(metric_table(result["test"]))
+    split = "valid" if result["test"] is None else "test"
+    out.print(f"{' + '.join(result['operators'])} on {result['task']}: {split}")
+    out.print(metric_table(result[split]))
     out.print(
         f"{result['steps']} steps in {result['seconds']:.0f} s ({result['parameters']:,} "
         f"parameters; stopped by {result['stopped']}), best weights of step {result['best_step']}"
@@ -70,7 +71,7 @@ class BenchTable:
 
     def __init__(self, heads: int, width: int, batch: int, threads: int) -> None:
         self._out = console()
-        self._progress = Console(stderr=True, highlight=False)
+        self._progress = Console(stderr=True, highlight=False, markup=False)
         self._table = Table(
             title=f"h={heads}, d={width}, batch {batch}, float32, {threads} thread(s); time over "
             f"scaled_dot_product_attention's, medians of interleaved rounds",

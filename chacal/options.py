@@ -8,6 +8,9 @@ import typing
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
+
+from chacal.notation import parse_operator, parse_operators
 
 T = TypeVar("T")
 
@@ -36,7 +39,8 @@ def options_of(cls: type, values: Any = None, skip: tuple[str, ...] = ()) -> lis
         default = field.default if values is None else getattr(values, field.name)
         flag = field.name.replace("_", "-")
         text = field.metadata.get("help", "")
-        shown = "none" if default is None else default
+        # click shows a default itself, but for none at all and for what must be given
+        shown = "none" if default is None else "required" if default == "" else True
         if hints[field.name] is bool:
             made.append(
                 click.Option(
@@ -47,7 +51,7 @@ def options_of(cls: type, values: Any = None, skip: tuple[str, ...] = ()) -> lis
             made.append(
                 click.Option(
                     [f"--{flag}"], type=_kind(hints[field.name]), default=default, help=text,
-                    show_default=str(shown) if shown != "" else "required",
+                    show_default=shown,
                 )
             )  # fmt: skip
     return made
@@ -57,6 +61,35 @@ def collect(cls: type[T], values: dict[str, Any]) -> T:
     """The dataclass from parsed options; those of other classes are left alone."""
     own = {f.name: values[f.name] for f in dataclasses.fields(cls) if f.name in values}  # type: ignore[arg-type]
     return cls(**own)
+
+
+def refuse_options(cls: type, reason: str) -> None:
+    """Raise if an option of a dataclass was given on the command line."""
+    context = click.get_current_context()
+    given = [
+        f"--{field.name.replace('_', '-')}"
+        for field in dataclasses.fields(cls)
+        if context.get_parameter_source(field.name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise ValueError(f"{', '.join(given)} cannot be given here: {reason}")
+
+
+def choose_operators(
+    operators: str | None, operator: str | None, layers: int | None, default: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The operator of each layer from --operators, or from --operator and --layers."""
+    if operator is not None and operators is not None:
+        raise ValueError("operator and operators are both given; expected one of them")
+    if operator is not None:
+        return (str(parse_operator(operator)),) * (layers or len(default))
+    chosen = default if operators is None else tuple(map(str, parse_operators(operators)))
+    if layers not in (None, len(chosen)):
+        raise ValueError(
+            f"layers is {layers} and operators are {len(chosen)}; expected --operator OP with "
+            f"--layers, or --operators with one for each layer"
+        )
+    return chosen
 
 
 def _kind(hint: Any) -> Any:

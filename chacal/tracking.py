@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from importlib import resources
@@ -88,7 +89,7 @@ def track_stories(
         print("\n".join(tracker.objects))
         return
     if story is not None:
-        stories: Iterator[str] = iter([story])
+        stories: Iterator[tuple[int, str]] = iter([(1, story)])
     elif file is not None:
         stories = _lines(file)
     elif sys.stdin.isatty():
@@ -96,12 +97,15 @@ def track_stories(
         return
     else:
         stories = _paragraphs()
-    for number, text in enumerate(stories, 1):
+    number = 0
+    for number, text in stories:
         try:
             _print(tracker, text, as_json)
         except ValueError as error:
             place = f"{file}, line {number}: " if file is not None else ""
             raise ValueError(f"{place}{error}") from None
+    if not number:
+        raise ValueError(f"{file or 'standard input'} is empty; expected a story")
 
 
 def _print(tracker: Tracker, story: str, as_json: bool) -> None:
@@ -123,7 +127,7 @@ def _print(tracker: Tracker, story: str, as_json: bool) -> None:
 
 def _converse(tracker: Tracker, as_json: bool) -> None:
     """Sentence by sentence from a terminal; an empty line starts a new story."""
-    print("Tell a story of boxes, a sentence a line (empty line: new story; Ctrl-D: end).")
+    _warn("tell a story of boxes, a sentence a line (empty line: new story; Ctrl-D: end)")
     told: list[str] = []
     for line in iter(_ask, None):
         if not line.strip():
@@ -144,26 +148,19 @@ def _ask() -> str | None:
         return None
 
 
-def _lines(file: Path) -> Iterator[str]:
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise ValueError(f"cannot read {file}: {reason}; expected a story per line") from None
-    return (line for line in text.splitlines() if line.strip())
+    return ((i, line) for i, line in enumerate(text.splitlines(), 1) if line.strip())
 
 
-def _paragraphs() -> Iterator[str]:
+def _paragraphs() -> Iterator[tuple[int, str]]:
     """Stories from standard input, a sentence or more a line, empty lines between stories."""
-    told: list[str] = []
-    for line in sys.stdin:
-        if line.strip():
-            told.append(line.strip())
-        elif told:
-            yield " ".join(told)
-            told = []
-    if told:
-        yield " ".join(told)
+    paragraphs = [p for p in re.split(r"\n\s*\n", sys.stdin.read()) if p.strip()]
+    return enumerate((" ".join(p.split()) for p in paragraphs), 1)
 
 
 def _warn(text: str) -> None:

@@ -70,6 +70,11 @@ def one_line(done, *words):
         (["train", "chains", "--operator", "blok/3"], ["blok", "did you mean 'block'"]),
         (["train", "chains", "--operators", "chacal,dense", "--layers", "3"], ["layers is 3"]),
         (["train", "chains", "--accumulate", "5"], ["accumulate is 5"]),
+        (["train", "chains", "--width", "0"], ["width is 0"]),
+        (["train", "chains", "--mlp-ratio", "-1"], ["mlp_ratio is -1"]),
+        (["train", "chains", "--layers", "0"], ["--layers", "0"]),
+        (["train", "chains", "--operator", "dense", "--operators", "chacal"], ["both given"]),
+        (["train", "boxes", "--data", ".", "--updates", "3"], ["--updates", "--data"]),
         (["train", "boxes", "--boxes", "1"], ["boxes=1"]),
         (["train", "boxes", "--data", "no-such-folder"], ["no-such-folder"]),
         (["train", "text"], ["train_file"]),
@@ -139,7 +144,17 @@ def test_eval_swaps_operators_and_prunes(run):
     assert "accuracy/depth=02" in table.stdout
     one_line(chacal("eval", run, "--operator", "window@4", "--top-k", "2"), "cannot prune")
     one_line(chacal("eval", run, "--set", "blocks=9"), "position")
+    one_line(chacal("eval", run, "--set", "block_size=5"), "changes what the tokens mean")
+    one_line(chacal("eval", run, "--threads", "-1"), "threads is -1")
     one_line(chacal("eval", run, "--set", "colour=red"), "task.colour")
+
+
+def test_a_learned_gamma_can_be_swapped_out(tmp_path):
+    out = tmp_path / "run"
+    assert chacal("train", "chains", *TINY, "--learn-gamma", "--out", out).returncode == 0
+    done = chacal("eval", out, "--examples", "16", "--operators", "dense", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["operators"] == ["dense"]
 
 
 def test_bench_prints_a_table_and_writes_json(tmp_path):
@@ -190,10 +205,22 @@ def test_text_trains(tmp_path):
                   "--layers", 1, "--warmup", 0, "--lr", 0.01,
                   "--out", tmp_path / "run")  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert "test" in done.stdout
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["operators"] == ["window@8"]
     assert 1 < result["test"]["perplexity"] < 60
     assert result["test"]["perplexity_per_word"] > result["test"]["perplexity"]
+
+
+def test_text_without_a_test_file_ends_with_its_valid_figures(tmp_path):
+    (tmp_path / "a.txt").write_text("the cat sat on the mat\n" * 50)
+    done = chacal("train", "text", "--train-file", tmp_path / "a.txt", "--valid-file",
+                  tmp_path / "a.txt", "--window", 16, "--steps", 2, "--batch-size", 4, "--width",
+                  8, "--heads", 1, "--out", tmp_path / "run")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["test"] is None
+    assert "perplexity_per_word" in done.stdout
 
 
 def test_help_documents_every_field():
@@ -222,6 +249,9 @@ def test_track_answers_from_the_bundled_checkpoint(tmp_path):
     assert json.loads(lines[1])["A"] == ["key"]
     typed = chacal("track", "--json", stdin="The key is in Box A.\nRemove the key from Box A.\n")
     assert json.loads(typed.stdout)["A"] == []
+    file.write_text("The key is in Box A.\n\n\nThe kay is in Box A.\n")
+    one_line(chacal("track", "--file", file), "line 4", "kay")
+    one_line(chacal("track", stdin="\n"), "empty")
     known = chacal("track", "--objects").stdout.split()
     assert len(known) == 100
     assert "camera" in known

@@ -82,7 +82,7 @@ def peak_memory(code: str, threads: int = 1) -> tuple[int, int]:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"the measured process failed: {done.stderr.strip().splitlines()[-1]}")
+        raise ValueError(f"the measured process failed: {done.stderr.strip()[-300:]}")
     unit = 1 if sys.platform == "darwin" else 1024
     before, after = (int(x) * unit for x in done.stdout.split())
     return before, after

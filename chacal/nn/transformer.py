@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from chacal.nn.attention import Attention
+from chacal.notation import parse_operator
 from chacal.operators import Operator
 from chacal.ops.decoding import Decoder
 
@@ -146,14 +147,11 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(width)
+        operator = parse_operator(operator) if isinstance(operator, str) else operator
         self.attention = Attention(
-            width, heads, operator, qk_norm=qk_norm, rotary=rotary, dropout=dropout
-        )
-        if learn_gamma and self.attention.operator.has_gamma:
-            self.attention = Attention(
-                width, heads, operator, qk_norm=qk_norm, rotary=rotary, dropout=dropout,
-                learn_gamma=True,
-            )  # fmt: skip
+            width, heads, operator, qk_norm=qk_norm, rotary=rotary, dropout=dropout,
+            learn_gamma=learn_gamma and operator.has_gamma,
+        )  # fmt: skip
         hidden = round(width * mlp_ratio)
         self.mlp = (
             nn.Sequential(

@@ -92,7 +92,7 @@ def attend_backward(
     return dq, dk, dv
 
 
-def softmax_(S: Tensor) -> tuple[Tensor, Tensor]:
+def softmax_lse(S: Tensor) -> tuple[Tensor, Tensor]:
     """Row softmax of S and the rows' log-sum-exp; PyTorch's fused softmax, no second exp."""
     P = torch.softmax(S, -1)
     # the largest entry is at least 1/row length, so its logarithm is exact enough

@@ -39,8 +39,11 @@ def resolvent(A: Tensor, V: Tensor, gamma: Gamma, diagonal: str = "keep") -> Ten
 
 def neumann(A: Tensor, V: Tensor, gamma: Gamma) -> Tensor:
     """(I-γA)⁻¹ V = Σ_{t>=0} γ^t A^t V, by forward substitution."""
-    I = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-    return torch.linalg.solve_triangular(I - gamma * A, V, upper=False)
+    compute = torch.promote_types(A.dtype, torch.float32)
+    I = torch.eye(A.shape[-1], dtype=compute, device=A.device)
+    # a solve has no half precision
+    Z = torch.linalg.solve_triangular(I - gamma * A.to(compute), V.to(compute), upper=False)
+    return Z.to(V.dtype)
 
 
 def t_raw(A: Tensor, V: Tensor, top_k: int | None = None) -> Tensor:
@@ -131,6 +134,8 @@ def check_matrix(A: Tensor, V: Tensor) -> None:
 
 def check_range(gamma: Gamma) -> None:
     """γ, or every value of it, lies in [0, 1)."""
+    if isinstance(gamma, bool) or not isinstance(gamma, (int, float, Tensor)):
+        raise ValueError(f"gamma is {gamma!r}; expected a number in [0, 1) or a tensor of them")
     low, high = (
         (float(gamma.detach().min()), float(gamma.detach().max()))
         if isinstance(gamma, Tensor)

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chacal.ops.attend import attend, attend_backward, softmax_
+from chacal.ops.attend import attend, attend_backward, softmax_lse
 from chacal.ops.inputs import Gamma, check_choice, exact_backward, run
 from chacal.ops.resolvent import DIAGONALS
 from chacal.ops.weights import causal_bias
@@ -154,7 +154,7 @@ class Rows:
         """A diagonal tile, by forward substitution."""
         q, k, v = self.q[:, a:b], self.k[:, self.past + a : self.past + b], self.v[:, a:b]
         H, before = self.H[:, a:b], self.lse[:, a:b]
-        T, lse = softmax_(tile_scores(q, k, self.scale, self.bias))
+        T, lse = softmax_lse(tile_scores(q, k, self.scale, self.bias))
         joint = torch.logaddexp(before, lse)
         T.mul_((lse - joint).exp_().unsqueeze(-1))
         H.mul_((before - joint).exp_().unsqueeze(-1))
@@ -270,7 +270,7 @@ def tile_scores(q: Tensor, k: Tensor, scale: float, bias: Tensor) -> Tensor:
 
 def tile_weights(q: Tensor, k: Tensor, scale: float, bias: Tensor, lse: Tensor) -> Tensor:
     """(B, r, r) attention weights of a diagonal tile, given its rows' log-sum-exps."""
-    T, own = softmax_(tile_scores(q, k, scale, bias))
+    T, own = softmax_lse(tile_scores(q, k, scale, bias))
     return T.mul_((own - lse).exp_().unsqueeze(-1))
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chacal.ops.attend import softmax_
+from chacal.ops.attend import softmax_lse
 from chacal.ops.inputs import exact_backward
 from chacal.ops.streaming import solve_tile
 
@@ -126,7 +126,7 @@ class Tiles:
         if means:
             # a mean stands for `tile` keys
             S[:, :, :means] += math.log(self.view.tile)
-        return softmax_(S)
+        return softmax_lse(S)
 
     def step(self, q: Tensor, v: Tensor, a: int, b: int) -> tuple[Tensor, Tensor]:
         """H and log-sum-exps of rows a to b; their Z goes to memory."""

@@ -32,8 +32,9 @@ def attention_weights(q: Tensor, k: Tensor, scale: float | None = None) -> Tenso
     """
     check_qkv(q, k, k)
     scale = check_scale(scale, q.shape[-1])
-    S = (q @ k.mT) * scale
-    return torch.softmax(S + causal_bias(S.shape[-2], S.shape[-1], S), -1)
+    compute = torch.promote_types(q.dtype, torch.float32)
+    S = (q.to(compute) @ k.to(compute).mT) * scale
+    return torch.softmax(S + causal_bias(S.shape[-2], S.shape[-1], S), -1).to(q.dtype)
 
 
 def top_k(A: Tensor, top_k: int) -> Tensor:

@@ -1,12 +1,13 @@
-"""A line chart, drawn the same way everywhere."""
+"""A line chart of shares, in the style of `pictures.py`."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 
-COLOURS = ("#4c566a", "#d08770", "#5e9bd1", "#2e7d4f", "#b48ead", "#c9a227", "#8c6d46")
+from chacal.report.pictures import COLOURS, DPI, GREY, STYLE
 
 
 def has_matplotlib() -> bool:
@@ -39,26 +40,23 @@ def draw_curves(
         the path.
     """
     import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7.2, 4.2), dpi=150)
-    for (name, values), colour in zip(curves.items(), COLOURS, strict=False):
-        axes.plot(x, values, marker="o", markersize=4, linewidth=2, label=name, color=colour)
-    if level is not None:
-        axes.axhline(level[0], color="#999999", linestyle=":", linewidth=1.2)
-        axes.annotate(level[1], (x[-1], level[0]), xytext=(0, 4), textcoords="offset points",
-                      ha="right", color="#777777", fontsize=9)  # fmt: skip
-    axes.set_ylim(-0.02, 1.05)
-    axes.set_xlabel(across)
-    axes.set_ylabel(up)
-    axes.set_title(title, loc="left", fontsize=12)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#eeeeee")
-    axes.set_axisbelow(True)
-    axes.legend(frameon=False, loc="center right", fontsize=9)
-    figure.tight_layout()
-    figure.savefig(path)
-    plt.close(figure)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(8.4, 4.6), dpi=DPI, layout="constrained")
+        axes = figure.add_subplot()
+        for (name, values), colour in zip(curves.items(), cycle(COLOURS)):
+            axes.plot(x, values, marker="o", label=name, color=colour)
+        if level is not None:
+            axes.axhline(level[0], color=GREY, linestyle=":", linewidth=1.2)
+            axes.annotate(level[1], (x[0], level[0]), xytext=(0, -16), color=GREY,
+                          textcoords="offset points")  # fmt: skip
+        axes.set_ylim(-0.02, 1.05)
+        axes.set_xlabel(across)
+        axes.set_ylabel(up)
+        axes.set_title(title, loc="left")
+        axes.grid(axis="y", color="#eeeeee")
+        axes.set_axisbelow(True)
+        axes.legend(loc="center right")
+        figure.savefig(path)
     return path

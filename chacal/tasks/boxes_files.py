@@ -115,6 +115,8 @@ class BoxesFiles:
     name: ClassVar[str] = "boxes-files"
     metric: ClassVar[str] = "exact_match"
     maximise: ClassVar[bool] = True
+    free_running: ClassVar[bool] = True
+    """An answer is judged as the model tells it, each token after its own ones before."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, str) or not os.path.isdir(self.data):
@@ -228,8 +230,8 @@ class BoxesFiles:
         """Loss and accuracy of the content's tokens; order-insensitive exact match, by numops.
 
         An example matches when the predicted content, up to its first period, names the same set
-        of things. Predictions of tokens see the true ones before them; `items` compares what is
-        decoded freely in the same way.
+        of things. Predictions are the model's free-running answer (`free_running`), so that one
+        told in another order can match.
         """
         asked = batch.targets != IGNORE
         right = asked & (predictions == batch.targets)

@@ -39,6 +39,13 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for text in self.operators:
             parse_operator(text)
+        for name in ("width", "heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if not 0 <= self.mlp_ratio < 1e4:
+            raise ValueError(f"mlp_ratio is {self.mlp_ratio}; expected a number of at least 0")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is {self.dropout}; expected a share in [0, 1)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +83,8 @@ class TrainConfig:
         for name in ("warmup", "seed", "threads", "clip", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected at least 0")
+        if self.seed >= 2**63:
+            raise ValueError(f"seed is {self.seed}; expected a whole number below 2**63")
         if not self.lr > 0:
             raise ValueError(f"lr is {self.lr}; expected a positive number")
         if not 0 < self.beta2 < 1:
@@ -128,9 +137,11 @@ class RunConfig:
         """The run that plain data describes, or a ValueError that names what is wrong."""
         if not isinstance(data, dict) or set(data) != {"task", "model", "train"}:
             raise ValueError("the configuration is not of a run; expected task, model and train")
+        if not isinstance(data["task"], dict):
+            raise ValueError(f"task is {data['task']!r}; expected an object")
         task = dict(data["task"])
         name = task.pop("name", None)
-        if name not in TASKS:
+        if not isinstance(name, str) or name not in TASKS:
             raise ValueError(f"task.name is {name!r}; expected one of {', '.join(TASKS)}")
         return cls(
             task=from_json(TASKS[name], task, "task"),

@@ -16,7 +16,7 @@ class Display:
     def __init__(self, label: str, steps: int, metric: str, *, visible: bool = True) -> None:
         self.label, self.steps, self.metric = label, steps, metric
         self.visible = visible
-        self.console = Console(stderr=True, highlight=False)
+        self.console = Console(stderr=True, highlight=False, markup=False)
         self.live = visible and self.console.is_terminal
         self._progress: Progress | None = None
         self._bar: TaskID | None = None

@@ -16,12 +16,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_optimizer_state_dict,
-)
 
 from chacal.tasks.base import Totals
 from chacal.training.checkpoint import pack_optimizer, unpack_optimizer
@@ -93,6 +87,14 @@ class Group:
             dist.all_reduce(value)
         return float(value)
 
+    def gather(self, value: Tensor) -> list[Tensor]:
+        """A tensor on the CPU from every rank."""
+        if self.world == 1:
+            return [value]
+        everyone = [torch.empty_like(value) for _ in range(self.world)]
+        dist.all_gather(everyone, value)
+        return everyone
+
     def barrier(self) -> None:
         """Wait for all."""
         if self.world > 1:
@@ -100,9 +102,11 @@ class Group:
 
     def model_tensors(self, model: nn.Module) -> dict[str, Tensor]:
         """The whole weights, by their names in the plain model."""
+        import torch.distributed.checkpoint.state_dict as sharded  # takes a second
+
         if self.fsdp:
-            whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
-            return get_model_state_dict(model, options=whole)  # type: ignore[return-value]
+            whole = sharded.StateDictOptions(full_state_dict=True, cpu_offload=True)
+            return sharded.get_model_state_dict(model, options=whole)  # type: ignore[return-value]
         if isinstance(model, nn.parallel.DistributedDataParallel):
             model = model.module
         return model.state_dict()
@@ -111,11 +115,15 @@ class Group:
         self, model: nn.Module, optimizer: torch.optim.Optimizer, names: list[str]
     ) -> dict[str, Tensor]:
         """The whole optimiser state as named tensors."""
+        import torch.distributed.checkpoint.state_dict as sharded  # takes a second
+
         if not self.fsdp:
             return pack_optimizer(optimizer, names)
-        whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        whole = sharded.StateDictOptions(full_state_dict=True, cpu_offload=True)
         # with offloading, only the first rank is given the whole
-        state: Any = get_optimizer_state_dict(model, optimizer, options=whole).get("state", {})
+        state: Any = sharded.get_optimizer_state_dict(model, optimizer, options=whole).get(
+            "state", {}
+        )
         return {
             f"optimizer.{name}.{key}": torch.as_tensor(value)
             for name, values in state.items()
@@ -130,16 +138,18 @@ class Group:
         tensors: dict[str, Tensor],
     ) -> None:
         """Put back what `optimizer_tensors` took."""
+        import torch.distributed.checkpoint.state_dict as sharded  # takes a second
+
         if not self.fsdp:
             unpack_optimizer(optimizer, names, tensors)
             return
-        whole = StateDictOptions(full_state_dict=True)
-        own = get_optimizer_state_dict(model, optimizer, options=whole)
+        whole = sharded.StateDictOptions(full_state_dict=True)
+        own = sharded.get_optimizer_state_dict(model, optimizer, options=whole)
         state: dict[str, Any] = {}
         for name, tensor in tensors.items():
             parameter, _, key = name.rpartition(".")
             state.setdefault(parameter, {})[key] = tensor
-        set_optimizer_state_dict(
+        sharded.set_optimizer_state_dict(
             model, optimizer, {"state": state, "param_groups": own["param_groups"]}, options=whole
         )
 
@@ -160,7 +170,7 @@ def start(device: str, fsdp: bool) -> Iterator[Group]:
         return
     if where.type == "cuda":
         torch.cuda.set_device(where)
-    dist.init_process_group("nccl" if where.type == "cuda" else "gloo")
+    dist.init_process_group("cpu:gloo,cuda:nccl" if where.type == "cuda" else "gloo")
     try:
         yield Group(rank, world, where, fsdp)
     finally:

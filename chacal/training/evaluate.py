@@ -50,6 +50,8 @@ def evaluate(
         targets = torch.from_numpy(batch.targets).to(group.device)
         scores = compute_scores(model, torch.from_numpy(batch.tokens).to(group.device), bf16)
         losses = token_losses(scores, targets)
+        if getattr(task, "free_running", False):
+            scores = free_running(model, torch.from_numpy(batch.tokens), targets, bf16)
         if index == turn + group.rank:
             counted = task.count(scores.argmax(-1).cpu().numpy(), losses.cpu().numpy(), batch)
             for name, (total, count) in counted.items():
@@ -59,7 +61,33 @@ def evaluate(
     model.train(was_training)
     metrics = task.summarise(group.add(totals))
     # a breakdown such as "exact_match/updates=07" comes after the figures it breaks down
-    return dict(sorted(metrics.items(), key=lambda item: item[0] if "/" in item[0] else ""))
+    return dict(sorted(metrics.items(), key=lambda item: _order(item[0])))
+
+
+def _order(name: str) -> tuple[str, float]:
+    """Figures first, in the task's order; then breakdowns, by name and number."""
+    label, _, value = name.partition("=")
+    if "/" not in name:
+        return "", 0.0
+    return label, float(value) if value.replace(".", "").isdigit() else 0.0
+
+
+def free_running(model: nn.Module, tokens: Tensor, targets: Tensor, bf16: bool) -> Tensor:
+    """Scores where each asked token sees the model's own answers before it, not the true ones.
+
+    The asked positions of a row are one run; its answer is fed back a token at a time.
+    """
+    tokens = tokens.to(targets.device).clone()
+    asked = targets != IGNORE
+    first, count = asked.int().argmax(-1), asked.sum(-1)
+    rows = torch.arange(len(tokens), device=tokens.device)
+    scores = compute_scores(model, tokens, bf16)
+    for j in range(int(count.max()) - 1):
+        at = first + j
+        going = j + 1 < count
+        tokens[rows[going], at[going] + 1] = scores.argmax(-1)[rows[going], at[going]]
+        scores = compute_scores(model, tokens, bf16)
+    return scores
 
 
 def compute_scores(model: nn.Module, tokens: Tensor, bf16: bool) -> Tensor:
@@ -77,7 +105,7 @@ def token_losses(scores: Tensor, targets: Tensor) -> Tensor:
 
 
 def load_run(
-    path: str | Path, *, operators: tuple[str, ...] | None = None, weights: str = "best"
+    path: str | Path, *, operators: tuple[str, ...] | None = None
 ) -> tuple[Transformer, RunFolder]:
     """A trained model, optionally with other operators in its layers (the weights fit any)."""
     run = RunFolder.open(path)
@@ -92,7 +120,7 @@ def load_run(
             config, model=dataclasses.replace(config.model, operators=operators)
         )
     model = config.build()
-    load_weights(model, run.best if weights == "best" else run.last)
+    load_weights(model, run.best)
     return model.eval(), run
 
 

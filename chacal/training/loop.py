@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from chacal.tasks import Task
 from chacal.tasks.base import IGNORE
 from chacal.training.checkpoint import load_checkpoint, load_weights, save_checkpoint
 from chacal.training.config import RunConfig, TrainConfig
 from chacal.training.display import Display
 from chacal.training.distributed import Group, start
 from chacal.training.evaluate import compute_scores, evaluate, token_losses
-from chacal.training.runs import RunFolder
+from chacal.training.runs import Interrupted, RunFolder
 
-
-class Interrupted(Exception):
-    """Asked to stop: the last finished step is saved and the run can be resumed."""
+PROGRESS = ("step", "best", "best_metrics", "seconds", "tokens", "loss", "stopped")
+"""What a checkpoint says of the loop besides its tensors."""
 
 
 def train(
@@ -61,9 +61,9 @@ def train(
     with start(config.train.device, config.train.fsdp) as group:
         run = _open_folder(config, out, resume, force, group)
         if resume and (run.path / "result.json").exists():
-            return run.read("result.json")
+            return run.read("result.json") if group.first else {}
         loop = _Loop(config, run, group)
-        if resume and run.last.exists():
+        if resume:
             loop.restore()
         name = label or " + ".join(config.model.operators)
         with (
@@ -109,11 +109,14 @@ class _Loop:
         self.seconds = 0.0
         self.tokens = 0
         self.loss = math.nan
+        self.stopped = ""
 
     def run_steps(self, show: Display, asked: list[bool]) -> str:
         """Steps until the end, the target or an interruption; why it stopped."""
         settings = self.settings
         begun = time.monotonic() - self.seconds
+        if self.stopped:  # resumed between the last step and the test
+            return self.stopped
         while self.step < settings.steps:
             self.one_step()
             self.seconds = time.monotonic() - begun
@@ -125,17 +128,19 @@ class _Loop:
             reached = False
             if self.step % settings.eval_every == 0 or last:
                 reached = self.evaluate(show)
+            if reached or last:
+                self.stopped = "target" if reached else "steps"
             interrupted = self.group.any(bool(asked))
             if self.step % settings.checkpoint_every == 0 or last or reached or interrupted:
                 self.save()
-            if reached:
-                return "target"
-            if interrupted and not last:
+            if self.stopped:
+                return self.stopped
+            if interrupted:
                 raise Interrupted(
                     f"stopped after step {self.step} of {settings.steps}; "
                     f"go on with --resume --out {self.run.path}"
                 )
-        return "steps"
+        return self.stopped
 
     def one_step(self) -> None:
         """One step of AdamW on the batch that belongs to it."""
@@ -212,22 +217,19 @@ class _Loop:
         group = self.group
         model = {f"model.{n}": x for n, x in group.model_tensors(self.model).items()}
         optimizer = group.optimizer_tensors(self.model, self.optimizer, self.names)
-        random = torch.get_rng_state()
-        everyone = [random]
-        if group.world > 1:
-            everyone = [torch.empty_like(random) for _ in range(group.world)]
-            torch.distributed.all_gather(everyone, random)
+        everyone = group.gather(random_state(group.device))
         if group.first:
-            progress = {
-                name: getattr(self, name)
-                for name in ("step", "best", "best_metrics", "seconds", "tokens", "loss")
-            }
+            progress = {name: getattr(self, name) for name in PROGRESS}
             states = {f"random.{rank}": state for rank, state in enumerate(everyone)}
             save_checkpoint(self.run.last, {**model, **optimizer, **states}, progress)
         group.barrier()
 
     def restore(self) -> None:
-        """Go on from the last checkpoint; the weights are in the model already."""
+        """Go on from the last checkpoint, if any; the weights are in the model already."""
+        if not self.run.last.exists():
+            if self.group.first:
+                self.run.rewind(0)
+            return
         tensors, progress = load_checkpoint(self.run.last)
         states = {k.removeprefix("random."): v for k, v in tensors.items() if k[:7] == "random."}
         if len(states) != self.group.world:
@@ -241,7 +243,7 @@ class _Loop:
             k.removeprefix("optimizer."): v for k, v in tensors.items() if k[:10] == "optimizer."
         }
         self.group.restore_optimizer(self.model, self.optimizer, self.names, own)
-        torch.set_rng_state(states[str(self.group.rank)])
+        set_random_state(states[str(self.group.rank)], self.group.device)
         if self.group.first:
             self.run.rewind(self.step)
         self.group.barrier()
@@ -252,16 +254,18 @@ class _Loop:
         if self.group.first:
             model = self.config.build().to(self.group.device)
             best_step = load_weights(model, self.run.best)["step"]
-            test = evaluate(
-                model,
-                self.task,
-                split="test",
-                seed=self.settings.seed,
-                examples=self.settings.test_examples,
-                batch_size=self.settings.batch_size,
-                group=dataclasses.replace(self.group, rank=0, world=1, fsdp=False),
-                bf16=self.settings.bf16,
-            )
+            test = None
+            if has_split(self.task, "test"):
+                test = evaluate(
+                    model,
+                    self.task,
+                    split="test",
+                    seed=self.settings.seed,
+                    examples=self.settings.test_examples,
+                    batch_size=self.settings.batch_size,
+                    group=dataclasses.replace(self.group, rank=0, world=1, fsdp=False),
+                    bf16=self.settings.bf16,
+                )
             result = {
                 "task": self.task.describe(),
                 "operators": list(self.config.model.operators),
@@ -279,6 +283,30 @@ class _Loop:
             self.run.write("result.json", result)
         self.group.barrier()
         return result
+
+
+def has_split(task: Task, split: str) -> bool:
+    """Whether a task has examples of a split; one read from files may lack some."""
+    try:
+        task.batches(split, 1)
+    except ValueError:
+        return False
+    return True
+
+
+def random_state(device: torch.device) -> Tensor:
+    """The state that dropout draws from, as bytes."""
+    if device.type == "cuda":
+        return torch.cuda.get_rng_state(device)
+    return torch.get_rng_state()
+
+
+def set_random_state(state: Tensor, device: torch.device) -> None:
+    """Put back what `random_state` took."""
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)
 
 
 def learning_rate(settings: TrainConfig, step: int) -> float:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shutil
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -23,6 +23,15 @@ import torch
 
 from chacal._version import __version__
 from chacal.training.config import RunConfig
+
+FILES = (
+    "config.json", "environment.json", "metrics.jsonl", "last.safetensors", "best.safetensors",
+    "result.json",
+)  # fmt: skip
+
+
+class Interrupted(Exception):
+    """Asked to stop: the last finished step is saved and the run can be resumed."""
 
 
 class RunFolder:
@@ -43,15 +52,19 @@ class RunFolder:
             if not run.path.is_dir():
                 raise ValueError(f"{run.path} is a file; expected a folder that is not there yet")
             if any(run.path.iterdir()):
-                is_run = (run.path / "config.json").exists()
-                if not is_run:
-                    raise ValueError(f"{run.path} holds other files; expected a new folder")
+                try:
+                    run.config()
+                except ValueError:
+                    raise ValueError(
+                        f"{run.path} holds other files; expected a new folder"
+                    ) from None
                 if not force:
                     raise ValueError(
                         f"{run.path} already holds a run; expected a new folder "
                         f"(--resume goes on with it, --force replaces it)"
                     )
-                shutil.rmtree(run.path)
+                for name in FILES:
+                    (run.path / name).unlink(missing_ok=True)
         run.path.mkdir(parents=True, exist_ok=True)
         run.write("config.json", config.to_json())
         run.write("environment.json", environment(config.train.threads))
@@ -103,6 +116,12 @@ class RunFolder:
         write_atomic(path, "".join(kept).encode())
 
 
+def default_folder(config: RunConfig) -> Path:
+    """runs/TASK-OPERATORS-seedN, in characters that every file system takes."""
+    operators = "+".join(config.model.operators).replace("/", "_")
+    return Path("runs") / f"{config.task.name}-{operators}-seed{config.train.seed}"
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Write beside, force to disk, rename: a reader sees the old file or the new, never half."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -117,7 +136,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def environment(threads: int) -> dict[str, Any]:
-    """What a figure was made with, without naming machine or person."""
+    """What a figure was made with: versions, processor, and the command if there was one."""
     from chacal.bench.timing import machine
 
     return {
@@ -126,6 +145,10 @@ def environment(threads: int) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "system": platform.system(),
         "processes": int(os.environ.get("WORLD_SIZE", "1")),
-        "command": " ".join(["chacal", *sys.argv[1:]]),
+        "command": shlex.join(["chacal", *sys.argv[1:]]) if _is_command() else None,
         "started": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
     }
+
+
+def _is_command() -> bool:
+    return Path(sys.argv[0]).name in ("chacal", "__main__.py")

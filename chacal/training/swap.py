@@ -8,9 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from chacal.notation import parse_operator, parse_operators
+from chacal.tasks import Task
 from chacal.training.distributed import Group
 from chacal.training.evaluate import evaluate, load_run, override
 
@@ -45,9 +47,12 @@ def evaluate_swapped(
     Returns:
         metrics, with what they are of.
     """
-    for name, value in (("examples", examples), ("batch_size", batch_size)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}; expected at least 1")
+    for name, value, least in (
+        ("examples", examples, 1), ("batch_size", batch_size, 1), ("threads", threads, 0),
+        ("seed", seed, 0),
+    ):  # fmt: skip
+        if value < least:
+            raise ValueError(f"{name} is {value}; expected at least {least}")
     if threads:
         torch.set_num_threads(threads)
     model, folder = load_run(run)
@@ -62,7 +67,13 @@ def evaluate_swapped(
         texts = [_pruned(text, top_k) for text in texts]
     if texts != [str(op) for op in model.operators]:
         model, folder = load_run(run, operators=tuple(texts))
-    task = override(folder.config().task, dict(_setting(text) for text in settings))
+    trained = folder.config().task
+    task = override(trained, dict(_setting(text) for text in settings))
+    if _language(task) != _language(trained):
+        raise ValueError(
+            f"{', '.join(settings)} changes what the tokens mean; expected fields that leave the "
+            f"vocabulary as the run was trained with"
+        )
     begun = time.monotonic()
     metrics = evaluate(
         model,
@@ -82,6 +93,12 @@ def evaluate_swapped(
         "seconds": round(time.monotonic() - begun, 3),
         "metrics": metrics,
     }
+
+
+def _language(task: Task) -> tuple[object, ...]:
+    """What a model's inputs and outputs mean."""
+    words = task.show(np.arange(task.vocab_size)) if task.symbols == 1 else []
+    return task.vocab_size, task.num_classes, task.symbols, task.period, words
 
 
 def _pruned(text: str, top_k: int) -> str:

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 ARGS = [
     "train", "chains", "--blocks", "4", "--block-size", "4", "--width", "16", "--heads", "2",
-    "--batch-size", "8", "--steps", "30", "--eval-every", "10", "--eval-examples", "20",
-    "--test-examples", "32", "--checkpoint-every", "10", "--log-every", "1", "--accumulate", "2",
+    "--batch-size", "8", "--steps", "16", "--eval-every", "8", "--eval-examples", "20",
+    "--test-examples", "32", "--checkpoint-every", "8", "--log-every", "1", "--accumulate", "2",
 ]  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def alone(tmp_path_factory):
 def test_two_processes_learn_what_one_learns(alone, tmp_path, extra):
     launch(tmp_path / "two", *extra)
     ours, theirs = losses(tmp_path / "two"), losses(alone)
-    assert len(ours[0]) == 30
+    assert len(ours[0]) == 16
     torch.testing.assert_close(torch.tensor(ours[0]), torch.tensor(theirs[0]), atol=1e-4, rtol=0)
     assert ours[1] == pytest.approx(theirs[1], abs=1e-2)
     final = [load_file(run / "last.safetensors") for run in (tmp_path / "two", alone)]
@@ -62,8 +62,8 @@ def test_two_processes_resume(tmp_path, extra):
     launch(out, *extra)
     whole = load_file(out / "last.safetensors")
     halfway = tmp_path / "half"
-    launch(halfway, *extra, "--steps", "20")
-    # the first 20 steps of 30, as a stop at step 20 leaves them
+    launch(halfway, *extra, "--steps", "8")
+    # the first 8 steps of 16, as a stop at step 8 leaves them
     config = json.loads((out / "config.json").read_text())
     (halfway / "config.json").write_text(json.dumps(config))
     (halfway / "result.json").unlink()

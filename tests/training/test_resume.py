@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 ARGS = [
     "train", "chains", "--blocks", "4", "--block-size", "4", "--width", "16", "--heads", "2",
-    "--batch-size", "8", "--steps", "60", "--eval-every", "20", "--eval-examples", "16",
+    "--batch-size", "8", "--steps", "200", "--eval-every", "50", "--eval-examples", "16",
     "--test-examples", "32", "--checkpoint-every", "7", "--dropout", "0.1", "--log-every", "5",
     "--warmup", "5", "--schedule", "cosine",
 ]  # fmt: skip
@@ -53,7 +53,7 @@ def assert_same(run, whole):
 
 @pytest.mark.parametrize(
     ("stop", "after"),
-    [(signal.SIGINT, 9), (signal.SIGTERM, 21), (signal.SIGKILL, 16), (signal.SIGKILL, 40)],
+    [(signal.SIGINT, 10), (signal.SIGTERM, 25), (signal.SIGKILL, 5), (signal.SIGKILL, 60)],
 )
 def test_a_stopped_run_resumes_bit_for_bit(whole, tmp_path, stop, after):
     out = tmp_path / "run"
@@ -62,7 +62,7 @@ def test_a_stopped_run_resumes_bit_for_bit(whole, tmp_path, stop, after):
     log = out / "metrics.jsonl"
     deadline = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < deadline:
-        if log.exists() and f'"step": {after - after % 5}' in log.read_text():
+        if log.exists() and f'"step": {after},' in log.read_text():
             process.send_signal(stop)
             break
         time.sleep(0.002)
@@ -80,16 +80,28 @@ def test_a_stopped_run_resumes_bit_for_bit(whole, tmp_path, stop, after):
 
 def test_half_written_files_are_never_read(whole, tmp_path):
     out = tmp_path / "run"
-    done = chacal(*ARGS, "--out", str(out), "--steps", "60")
+    done = chacal(*ARGS, "--out", str(out))
     assert done.returncode == 0
     # what a crash during a write leaves: a file beside, and a cut line of metrics
     (out / "result.json").unlink()
     (out / ".last.safetensors.123").write_bytes((out / "last.safetensors").read_bytes()[:1000])
     with open(out / "metrics.jsonl", "a") as file:
-        file.write('{"step": 60, "los')
+        file.write('{"step": 200, "los')
     done = chacal(*ARGS, "--out", str(out), "--resume")
     assert done.returncode == 0, done.stderr
     assert_same(out, whole)
+
+
+def test_a_run_that_reached_its_target_is_not_trained_on(tmp_path):
+    args = [*ARGS, "--target", "0.2", "--out", str(tmp_path / "run")]
+    assert chacal(*args).returncode == 0
+    whole = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert whole["stopped"] == "target"
+    assert whole["steps"] < 200
+    (tmp_path / "run" / "result.json").unlink()  # as a kill during the final test leaves it
+    assert chacal(*args, "--resume").returncode == 0
+    again = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert {**again, "seconds": 0} == {**whole, "seconds": 0}
 
 
 def test_a_finished_run_is_kept(whole):
@@ -121,3 +133,8 @@ def test_force_replaces_a_run_but_nothing_else(tmp_path):
     assert done.returncode == 2
     assert "holds other files" in done.stderr
     assert (other / "chapter1.tex").read_text() == "years of work"
+    (other / "config.json").write_text('{"model_type": "gpt2"}')
+    done = chacal(*ARGS, "--out", str(other), "--force")
+    assert done.returncode == 2
+    assert "holds other files" in done.stderr
+    assert (other / "config.json").read_text() == '{"model_type": "gpt2"}'
