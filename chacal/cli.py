@@ -101,9 +101,11 @@ def bench() -> None:
 @click.option("--batch", default=1, show_default=True, help="Sequences.")
 @click.option("--rounds", default=7, show_default=True, help="Timed calls of each; medians count.")
 @click.option("--threads", default=1, show_default=True, help="CPU threads.")
-@click.option("--mode", type=click.Choice(["forward", "both", "all"]), default="all",
-              show_default=True, help="Forward; forward and backward together; or one after the "
-              "other.")  # fmt: skip
+@click.option("--mode", type=click.Choice(["forward", "both", "all", "none"]), default="all",
+              show_default=True, help="Forward; forward and backward together; the one, then the "
+              "other; or no times.")  # fmt: skip
+@click.option("--baseline/--no-baseline", default=True, show_default=True,
+              help="Whether SDPA is timed too.")  # fmt: skip
 @click.option("--memory", is_flag=True, help="Also peak memory, each in a fresh process.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
 def bench_ops(operators: tuple[str, ...], json_file: Path | None, **options: Any) -> None:

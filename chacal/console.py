@@ -85,13 +85,13 @@ class BenchTable:
     def add(self, row: Any) -> None:
         """One more measured row."""
         if self._progress.is_terminal:
-            self._progress.print(f"n={row.n} {row.operator}: {row.ratio:.2f}", style="dim")
+            self._progress.print(f"n={row.n} {row.operator}: {row.seconds:.3f} s", style="dim")
         self._table.add_row(
             str(row.n),
             "forward+backward" if row.backward else "forward",
             row.operator,
             f"{1e3 * row.seconds:.1f}",
-            f"{row.ratio:.2f}",
+            "-" if row.ratio is None else f"{row.ratio:.2f}",
             f"{1e6 * row.per_token:.2f}",
         )
 

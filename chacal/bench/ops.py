@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +37,8 @@ class Row:
     n: int
     backward: bool
     seconds: float
-    ratio: float
-    """Time over that of scaled_dot_product_attention, timed in turns with it."""
+    ratio: float | None
+    """Time over that of scaled_dot_product_attention, timed in turns with it, if it was."""
     per_token: float
     """Seconds per token."""
     rounds: int
@@ -51,7 +53,7 @@ def measure(
     batch: int = 1,
     backward: bool = False,
     rounds: int = 7,
-    dtype: torch.dtype = torch.float32,
+    baseline: bool = True,
     report: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
     """Times of `operators` at `lengths`, forward or forward and backward, in turns with SDPA.
@@ -64,7 +66,7 @@ def measure(
         batch: sequences.
         backward: whether the gradients of q, k and v are part of it.
         rounds: timed calls of each.
-        dtype: of q, k and v.
+        baseline: whether SDPA is timed too; without it there are no ratios.
         report: called with each row as soon as it is known.
 
     Returns:
@@ -72,10 +74,11 @@ def measure(
     """
     rows = []
     for n in lengths:
-        calls = {BASELINE: _call(BASELINE, n, heads, width, batch, backward, dtype)}
-        for text in operators:
-            if text != MATERIALISED or n <= MATERIALISED_LIMIT:
-                calls[text] = _call(text, n, heads, width, batch, backward, dtype)
+        calls = {
+            text: _call(text, n, heads, width, batch, backward)
+            for text in ((BASELINE, *operators) if baseline else operators)
+            if text != MATERIALISED or n <= MATERIALISED_LIMIT
+        }
         timings = interleave(calls, rounds)
         for text, timing in timings.items():
             row = Row(
@@ -83,7 +86,7 @@ def measure(
                 n=n,
                 backward=backward,
                 seconds=timing.median,
-                ratio=timing.median / timings[BASELINE].median,
+                ratio=timing.median / timings[BASELINE].median if baseline else None,
                 per_token=timing.median / (n * batch),
                 rounds=rounds,
             )
@@ -125,6 +128,7 @@ def run_bench(
     threads: int,
     mode: str,
     memory: bool,
+    baseline: bool = True,
     json_file: Path | None = None,
 ) -> dict[str, Any]:
     """Measure, print as a table, and return (and write) all figures with their machine."""
@@ -138,16 +142,23 @@ def run_bench(
             parse_operator(text)
     torch.set_num_threads(threads)
     sizes = {"heads": heads, "width": width, "batch": batch, "dtype": "float32"}
-    figures: dict[str, Any] = {**sizes, "machine": machine(threads), "rows": [], "memory": []}
-    modes = {"forward": [False], "both": [True], "all": [False, True]}[mode]
+    figures: dict[str, Any] = {
+        "command": shlex.join(["chacal", *sys.argv[1:]]),
+        **sizes,
+        "machine": machine(threads),
+        "rows": [],
+        "memory": [],
+    }
+    modes = {"forward": [False], "both": [True], "all": [False, True], "none": []}[mode]
     table = BenchTable(heads, width, batch, threads)
     for backward in modes:
         rows = measure(
             operators, lengths, heads=heads, width=width, batch=batch, backward=backward,
-            rounds=rounds, report=table.add,
+            rounds=rounds, baseline=baseline, report=table.add,
         )  # fmt: skip
         figures["rows"] += [dataclasses.asdict(row) for row in rows]
-    table.show()
+    if modes:
+        table.show()
     if memory:
         for n in lengths:
             wanted = [t for t in operators if t != MATERIALISED]
@@ -161,13 +172,11 @@ def run_bench(
 
 
 def _call(
-    text: str, n: int, heads: int, width: int, batch: int, backward: bool, dtype: torch.dtype
+    text: str, n: int, heads: int, width: int, batch: int, backward: bool
 ) -> Callable[[], object]:
     """A call to time, on its own random inputs."""
     generator = torch.Generator().manual_seed(n)
-    q, k, v, dY = (
-        torch.randn(batch, heads, n, width, generator=generator).to(dtype) for _ in range(4)
-    )
+    q, k, v, dY = (torch.randn(batch, heads, n, width, generator=generator) for _ in range(4))
     attend = _attend(text)
     if not backward:
 

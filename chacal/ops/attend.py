@@ -112,8 +112,9 @@ def score_pieces(
     if not r or not s:
         return
     q = q * scale
-    row_step = max(1, min(r, PIECE_ROWS, PIECE // s))
-    head_step = max(1, min(B, PIECE // (row_step * s)))
+    # pieces of about equal size: a small last one would cost as much as a whole one
+    row_step = even(r, max(1, min(PIECE_ROWS, PIECE // s)))
+    head_step = even(B, max(1, PIECE // (row_step * s)))
     scores, spares = (q.new_empty(head_step * row_step * s) for _ in range(2))
     for h in range(0, B, head_step):
         heads = slice(h, min(h + head_step, B))
@@ -124,6 +125,11 @@ def score_pieces(
             size = shape[0] * shape[1] * s
             S = torch.bmm(q[heads, rows], k_mT, out=scores[:size].view(shape))
             yield heads, rows, S, spares[:size].view(shape)
+
+
+def even(total: int, most: int) -> int:
+    """The size of equal parts of `total`, as few as `most` allows."""
+    return -(-total // -(-total // most))
 
 
 def row_lse(S: Tensor, spare: Tensor) -> Tensor:

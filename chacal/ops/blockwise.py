@@ -17,7 +17,7 @@ from chacal.ops.attend import row_lse, score_pieces
 from chacal.ops.inputs import Gamma, check_choice, check_count, exact_backward, run
 from chacal.ops.pooling import COLUMNS, ROWS, down, gather_columns, num_blocks, pick_rows, up
 from chacal.ops.resolvent import check_matrix, check_range, neumann, resolvent
-from chacal.ops.streaming import Adjoint, Rows
+from chacal.ops.streaming import Adjoint, Rows, leaf_size
 
 BRANCHES = ("both", "local", "residual")
 
@@ -147,7 +147,7 @@ class BlockBranches(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """Y_blk (B, n, d_v) and Ã_res (B, blocks, blocks) with columns summed."""
         B, n, _ = q.shape
-        local = Rows(q, k, v, gamma, scale)
+        local = Rows(q, k, v, gamma, scale, leaf=leaf_size(block_size))
         lse_past = q.new_full((B, n), -torch.inf)
         blocks = num_blocks(n, block_size)
         A_res = q.new_zeros(B, blocks, blocks)
@@ -198,8 +198,9 @@ class BlockBranches(torch.autograd.Function):
                 dk[heads, :a].baddbmm_(dS.mT, q[heads, at], alpha=scale)
         first_only = rows == "first" or not residual
         local = Adjoint(
-            q, k, v, gamma, scale, False, Y_blk, lse, dY, shift=None if first_only else shift
-        )
+            q, k, v, gamma, scale, False, Y_blk, lse, dY,
+            shift=None if first_only else shift, leaf=leaf_size(m),
+        )  # fmt: skip
         for _, a, b in spans:
             local.solve(a, b)
         if first_only:

@@ -50,7 +50,9 @@ def gather_columns(n: int, block_size: int, columns: str, like: Tensor) -> Tenso
 
 def up(Y: Tensor, n: int, block_size: int) -> Tensor:
     """U: (..., num_blocks, d) -> (..., n, d), each block's row repeated."""
-    return Y.repeat_interleave(block_size, -2)[..., :n, :]
+    return (
+        Y.unsqueeze(-2).expand(*Y.shape[:-1], block_size, Y.shape[-1]).flatten(-3, -2)[..., :n, :]
+    )
 
 
 def pick_rows(V: Tensor, block_size: int, rows: str) -> Tensor:

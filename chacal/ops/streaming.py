@@ -36,7 +36,7 @@ from chacal.ops.resolvent import DIAGONALS
 from chacal.ops.weights import causal_bias
 
 LEAF = 64
-"""Rows of a diagonal tile; 64 to 128 were the fastest on CPUs."""
+"""Rows of a diagonal tile, about; 64 to 128 were the fastest on CPUs."""
 
 
 def resolvent_attention(
@@ -117,10 +117,12 @@ class Rows:
         scale: float,
         drop: bool = False,
         Z: Tensor | None = None,
+        leaf: int | None = None,
     ) -> None:
         """Rows q (B, r, d) and v (B, r, d_v) are the last r of the keys k (B, n, d).
 
-        `Z` (B, n, d_v) holds the solved values of the n - r rows before them.
+        `Z` (B, n, d_v) holds the solved values of the n - r rows before them. `leaf` is the size
+        of diagonal tiles, if not what suits all rows.
         """
         self.q, self.k, self.v = q, k, v
         self.gamma, self.scale, self.drop = gamma, scale, drop
@@ -128,15 +130,16 @@ class Rows:
         self.Z = torch.empty_like(v) if Z is None else Z
         self.H = torch.zeros_like(v)
         self.lse = q.new_full(q.shape[:2], -torch.inf)
-        self.bias = causal_bias(LEAF, LEAF, q)
-        self.I = torch.eye(LEAF, dtype=q.dtype, device=q.device)
+        self.leaf = leaf or leaf_size(q.shape[1])
+        self.bias = causal_bias(self.leaf, self.leaf, q)
+        self.I = torch.eye(self.leaf, dtype=q.dtype, device=q.device)
 
     def solve(self, a: int, b: int) -> None:
         """Rows a to b, of which all keys before row a are already in H and lse."""
-        if b - a <= LEAF:
+        if b - a <= self.leaf:
             self._leaf(a, b)
             return
-        middle = halve(a, b)
+        middle = halve(a, b, self.leaf)
         self.solve(a, middle)
         self.see(middle, b, self.past + a, self.past + middle)
         self.solve(middle, b)
@@ -144,25 +147,24 @@ class Rows:
     def see(self, a: int, b: int, first: int, last: int) -> None:
         """Rows a to b attend to keys first to last, all solved."""
         out, lse = attend(self.q[:, a:b], self.k[:, first:last], self.Z[:, first:last], self.scale)
-        H, before = self.H[:, a:b], self.lse[:, a:b]
-        joint = torch.logaddexp(before, lse)
-        H.mul_((before - joint).exp_().unsqueeze(-1))
-        H.addcmul_(out, (lse - joint).exp_().unsqueeze(-1))
-        before.copy_(joint)
+        before = self.lse[:, a:b]
+        # the shares of two parts of a softmax: e^lse / (e^lse + e^before), and the rest
+        self.H[:, a:b].lerp_(out, torch.sigmoid(lse - before).unsqueeze(-1))
+        torch.logaddexp(before, lse, out=before)
 
     def _leaf(self, a: int, b: int) -> None:
         """A diagonal tile, by forward substitution."""
         q, k, v = self.q[:, a:b], self.k[:, self.past + a : self.past + b], self.v[:, a:b]
         H, before = self.H[:, a:b], self.lse[:, a:b]
         T, lse = softmax_lse(tile_scores(q, k, self.scale, self.bias))
-        joint = torch.logaddexp(before, lse)
-        T.mul_((lse - joint).exp_().unsqueeze(-1))
-        H.mul_((before - joint).exp_().unsqueeze(-1))
-        before.copy_(joint)
+        share = torch.sigmoid(lse - before).unsqueeze(-1)
+        T.mul_(share)
+        H.addcmul_(H, share, value=-1)
+        torch.logaddexp(before, lse, out=before)
         inner = T.tril(-1) if self.drop else T
         Z = solve_tile(inner, torch.addcmul(v, H, self.gamma), self.gamma, self.I)
         self.Z[:, self.past + a : self.past + b] = Z
-        H.baddbmm_(T, Z)
+        H += torch.bmm(T, Z)
 
 
 class Adjoint:
@@ -186,6 +188,7 @@ class Adjoint:
         lse: Tensor,
         dY: Tensor,
         shift: Tensor | None = None,
+        leaf: int | None = None,
     ) -> None:
         """`shift` (B, n, 1) is what dS = A ∘ (dA - W·H + shift) has beyond Eq. 1, if anything."""
         self.q, self.k = q, k
@@ -200,15 +203,16 @@ class Adjoint:
             self.shift = torch.zeros_like(self.A_tt)
         self.G, self.W = torch.zeros_like(v), torch.empty_like(v)
         self.dq, self.dk = torch.zeros_like(q), torch.zeros_like(k)
-        self.bias = causal_bias(LEAF, LEAF, q)
-        self.I = torch.eye(LEAF, dtype=q.dtype, device=q.device)
+        self.leaf = leaf or leaf_size(q.shape[1])
+        self.bias = causal_bias(self.leaf, self.leaf, q)
+        self.I = torch.eye(self.leaf, dtype=q.dtype, device=q.device)
 
     def solve(self, a: int, b: int) -> None:
         """Rows a to b, to which all rows after b have sent their share."""
-        if b - a <= LEAF:
+        if b - a <= self.leaf:
             self._leaf(a, b)
             return
-        middle = halve(a, b)
+        middle = halve(a, b, self.leaf)
         self.solve(middle, b)
         self.send(middle, b, a, middle)
         self.solve(a, middle)
@@ -256,10 +260,16 @@ class Adjoint:
         return (self.G * hops - self.dY * self.H).sum_to_size(self.gamma.shape)
 
 
-def halve(a: int, b: int) -> int:
-    """The largest LEAF · 2^i below the length, so that squares are large and tiles whole."""
-    tiles = -(-(b - a) // LEAF)
-    return a + (LEAF << ((tiles - 1).bit_length() - 1))
+def leaf_size(length: int) -> int:
+    """Rows of a tile: near LEAF, no last tile much smaller than the others, a multiple of 8."""
+    even = -(-length // max(1, round(length / LEAF)))
+    return -(-even // 8) * 8
+
+
+def halve(a: int, b: int, leaf: int) -> int:
+    """The largest leaf · 2^i below the length, so that squares are large and tiles whole."""
+    tiles = -(-(b - a) // leaf)
+    return a + (leaf << ((tiles - 1).bit_length() - 1))
 
 
 def tile_scores(q: Tensor, k: Tensor, scale: float, bias: Tensor) -> Tensor:

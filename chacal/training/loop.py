@@ -140,7 +140,7 @@ class _Loop:
                     f"stopped after step {self.step} of {settings.steps}; "
                     f"go on with --resume --out {self.run.path}"
                 )
-        return self.stopped
+        return self.stopped or "steps"
 
     def one_step(self) -> None:
         """One step of AdamW on the batch that belongs to it."""
