@@ -128,19 +128,19 @@ class _Loop:
             reached = False
             if self.step % settings.eval_every == 0 or last:
                 reached = self.evaluate(show)
-            if reached or last:
-                self.stopped = "target" if reached else "steps"
+            if reached:
+                self.stopped = "target"
             interrupted = self.group.any(bool(asked))
             if self.step % settings.checkpoint_every == 0 or last or reached or interrupted:
                 self.save()
-            if self.stopped:
+            if reached:
                 return self.stopped
-            if interrupted:
+            if interrupted and not last:
                 raise Interrupted(
                     f"stopped after step {self.step} of {settings.steps}; "
                     f"go on with --resume --out {self.run.path}"
                 )
-        return self.stopped or "steps"
+        return "steps"
 
     def one_step(self) -> None:
         """One step of AdamW on the batch that belongs to it."""
