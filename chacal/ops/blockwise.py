@@ -109,6 +109,13 @@ def block_resolvent_attention(
         if branches == "local":
             return Y_blk
         Y_res = reduced(A_res, pick_rows(v, m, rows), gamma, m, columns)
+        if (
+            not torch.is_grad_enabled()
+        ):  # nothing of Y_blk was saved, so it can be added to in place
+            whole = n // m
+            Y_blk[:, : whole * m].unflatten(1, (whole, m)).add_(Y_res[:, :whole, None])
+            Y_blk[:, whole * m :].add_(Y_res[:, whole:])
+            return Y_blk
         return Y_blk + up(Y_res, n, m)
 
     return run(

@@ -229,3 +229,14 @@ def test_blockwise_names_a_bad_gamma_and_size():
         chacal.blockwise(A, v, 1.0, 2)
     with pytest.raises(ValueError, match=r"block_size is 0.*at least 1"):
         chacal.blockwise(A, v, 0.9, 0)
+
+
+@pytest.mark.parametrize("n", [1, 6, 7, 9])
+@pytest.mark.parametrize("branches", ["both", "residual"])
+def test_without_gradients_the_outputs_are_the_same(n, branches):
+    q, k, v = draw_qkv(2, n=n)
+    options = {"block_size": 3, "branches": branches}
+    with torch.no_grad():
+        plain = chacal.block_resolvent_attention(q, k, v, **options)
+    tracked = chacal.block_resolvent_attention(*leaves(q, k, v), **options)
+    assert torch.equal(plain, tracked)
