@@ -8,6 +8,7 @@ from a checkpoint goes on bit for bit, and a run on two processes takes the same
 from __future__ import annotations
 
 import dataclasses
+import gc
 import math
 import signal
 import time
@@ -75,7 +76,12 @@ def train(
             if loop.step:
                 show.note(f"{name}  resumed after step {loop.step}")
             stopped = loop.run_steps(show, asked)
-        return loop.finish(stopped)
+        result = loop.finish(stopped)
+        # a DDP model that outlives its process group can hang in its destructor
+        del loop
+        gc.collect()
+        group.barrier()
+        return result
 
 
 class _Loop:
