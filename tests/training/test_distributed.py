@@ -29,7 +29,11 @@ def launch(out, *extra):
         "-m", "chacal", *ARGS, "--out", str(out), *extra,
     ]  # fmt: skip
     done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        command,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr[-2000:]
 
