@@ -3,21 +3,10 @@
 import pytest
 import torch
 from cases import CAUSAL, DECODABLE, EXACT, draw, draw_qkv, far, leaves
-from test_decoding import crops, extend
+from test_decoding import extend
 from test_precision import value_and_grads
 
 import chacal
-
-
-@pytest.mark.parametrize("text", DECODABLE)
-@pytest.mark.parametrize("rollback", [4, 64])
-def test_crop_and_continue(text, rollback):
-    operator = chacal.parse_operator(text)
-    inputs = draw_qkv(2, 2, n=80, d_v=2)
-    Y = operator(*inputs)
-    for seed in range(4):
-        for here, outputs in crops(operator, inputs, seed, rollback):
-            assert far(outputs, Y[..., here, :]) < EXACT
 
 
 @pytest.mark.parametrize("text", DECODABLE)
