@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -44,6 +45,8 @@ class Operator:
     """An attention operator: call it with q, k, v of shape (..., n, d)."""
 
     name: ClassVar[str]
+    function: ClassVar[Callable[..., Tensor]]
+    """What the operator calls: q, k, v, its fields by name, mask and scale."""
     sizes: ClassVar[dict[str, str]] = {}
     """How a size stands in the text: {"@": field, "/": field}."""
     always_shown: ClassVar[tuple[str, ...]] = ()
@@ -82,7 +85,11 @@ class Operator:
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
     ) -> Tensor:
-        raise NotImplementedError
+        """The operator's function, given its fields as options."""
+        options = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        if gamma is not None:
+            options["gamma"] = gamma
+        return type(self).function(q, k, v, **options, **common)
 
     def _decoder(self, rollback: int) -> Decoder:
         raise ValueError(f"{self} cannot decode one token at a time")
@@ -131,16 +138,12 @@ class Local(Operator):
     """Ordinary attention in a sliding window."""
 
     name = "local"
+    function = staticmethod(local_attention)
     sizes: ClassVar[dict[str, str]] = {"@": "window"}
     window: int = 32
 
     def __post_init__(self) -> None:
         check_count("window", self.window)
-
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
-    ) -> Tensor:
-        return local_attention(q, k, v, window=self.window, **common)
 
     def _decoder(self, rollback: int) -> Decoder:
         return Decoder(lambda: TiledState(window_view(self.window), rollback))
@@ -151,6 +154,7 @@ class BigBird(Operator):
     """Ordinary attention in a sliding window and over a few random earlier tokens."""
 
     name = "bigbird"
+    function = staticmethod(bigbird_attention)
     sizes: ClassVar[dict[str, str]] = {"@": "window"}
     window: int = 32
     links: int = 3
@@ -160,13 +164,6 @@ class BigBird(Operator):
         check_count("window", self.window)
         check_count("links", self.links, least=0)
         check_seed(self.seed)
-
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
-    ) -> Tensor:
-        return bigbird_attention(
-            q, k, v, window=self.window, links=self.links, seed=self.seed, **common
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +204,7 @@ class BlockResolvent(Operator):
     """Block-ChaCAL (Algorithm 1), with blocks of `block_size` or of n // `divisor`."""
 
     name = "block"
+    function = staticmethod(block_resolvent_attention)
     sizes: ClassVar[dict[str, str]] = {"@": "block_size", "/": "divisor"}
     block_size: int | None = None
     divisor: int | None = None
@@ -235,14 +233,6 @@ class BlockResolvent(Operator):
         """Only a block's first row may stand for it; the local branch alone needs none."""
         return self.rows in CAUSAL_ROWS or self.branches == "local"
 
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
-    ) -> Tensor:
-        options = dataclasses.asdict(self)
-        if gamma is not None:
-            options["gamma"] = gamma
-        return block_resolvent_attention(q, k, v, **options, **common)
-
     def _decoder(self, rollback: int) -> Decoder:
         block_size = self.block_size
         if block_size is None:
@@ -262,6 +252,7 @@ class WindowResolvent(Operator):
     """The resolvent of sliding-window attention: linear in n."""
 
     name = "window"
+    function = staticmethod(window_resolvent_attention)
     sizes: ClassVar[dict[str, str]] = {"@": "window"}
     always_shown = ("window",)
     window: int = 64
@@ -273,14 +264,6 @@ class WindowResolvent(Operator):
         _check_gamma(self.gamma)
         check_choice("diagonal", self.diagonal, DIAGONALS)
 
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
-    ) -> Tensor:
-        return window_resolvent_attention(
-            q, k, v, gamma=self.gamma if gamma is None else gamma, window=self.window,
-            diagonal=self.diagonal, **common,
-        )  # fmt: skip
-
     def _decoder(self, rollback: int) -> Decoder:
         view = window_view(self.window, self.diagonal == "drop")
         return Decoder(lambda: TiledState(view, rollback), self.gamma)
@@ -291,6 +274,7 @@ class PooledResolvent(Operator):
     """The subquadratic resolvent: near keys one by one, far ones as block means."""
 
     name = "pooled"
+    function = staticmethod(pooled_resolvent_attention)
     sizes: ClassVar[dict[str, str]] = {"@": "block_size"}
     block_size: int | None = None
     gamma: float = 0.9
@@ -301,14 +285,6 @@ class PooledResolvent(Operator):
             check_count("block_size", self.block_size)
         _check_gamma(self.gamma)
         check_count("near", self.near, least=0)
-
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
-    ) -> Tensor:
-        return pooled_resolvent_attention(
-            q, k, v, gamma=self.gamma if gamma is None else gamma, block_size=self.block_size,
-            near=self.near, **common,
-        )  # fmt: skip
 
     def _decoder(self, rollback: int) -> Decoder:
         if self.block_size is None:
