@@ -7,6 +7,7 @@ from chacal.ops.blockwise import block_resolvent_attention, blockwise
 from chacal.ops.decoding import Decoder
 from chacal.ops.pooled import pooled_resolvent_attention
 from chacal.ops.resolvent import resolvent, t_post, t_pre, t_raw
+from chacal.ops.routed import routed_resolvent_attention
 from chacal.ops.sparse import bigbird_attention, dense_attention, local_attention
 from chacal.ops.streaming import resolvent_attention
 from chacal.ops.weights import attention_weights, top_k
@@ -27,6 +28,7 @@ __all__ = [
     "pooled_resolvent_attention",
     "resolvent",
     "resolvent_attention",
+    "routed_resolvent_attention",
     "t_post",
     "t_pre",
     "t_raw",

@@ -16,6 +16,7 @@ from chacal.operators import (
     Local,
     PooledResolvent,
     Resolvent,
+    RoutedResolvent,
     WindowResolvent,
 )
 
@@ -52,6 +53,10 @@ TEXTS = [
      "window@7,gamma=0.0,diagonal=drop"),
     ("pooled", PooledResolvent(), None),
     ("pooled@16,near=0", PooledResolvent(block_size=16, near=0), None),
+    ("routed", RoutedResolvent(), None),
+    ("routed@64,near=1,routes=1", RoutedResolvent(block_size=64), "routed@64"),
+    ("routed@9,near=0,routes=2,score=bound",
+     RoutedResolvent(block_size=9, near=0, routes=2, score="bound"), None),
     (" block/3 , rows=mean ", BlockResolvent(divisor=3, rows="mean"), "block/3,rows=mean"),
 ]  # fmt: skip
 
@@ -117,6 +122,9 @@ def test_operators_take_their_options_by_name_only():
         ("block@-1", "block_size is -1"),
         ("window@0", "operator 'window@0': window is 0"),
         ("pooled@0", "block_size is 0"),
+        ("routed@0", "block_size is 0"),
+        ("routed,routes=0", "routes is 0; expected a whole number of at least 1"),
+        ("routed,score=best", "score is 'best'; expected one of 'mean', 'bound'"),
         ("pooled,near=-1", "near is -1; expected a whole number of at least 0"),
         ("local@0", "window is 0"),
         ("bigbird,links=-1", "links is -1"),
@@ -214,6 +222,9 @@ def pruned(q, k, v, gamma, diagonal):
         ("window@4,gamma=0.3,diagonal=drop",
          lambda *x: chacal.window_resolvent_attention(*x, window=4, gamma=0.3, diagonal="drop")),
         ("pooled", chacal.pooled_resolvent_attention),
+        ("routed@2,near=0,routes=2,score=bound,gamma=0.3",
+         lambda *x: chacal.routed_resolvent_attention(
+             *x, block_size=2, near=0, routes=2, score="bound", gamma=0.3)),
         ("pooled@2,near=2,gamma=0.3",
          lambda *x: chacal.pooled_resolvent_attention(*x, block_size=2, near=2, gamma=0.3)),
     ],
@@ -222,7 +233,9 @@ def test_an_operator_is_its_function(text, function):
     assert torch.equal(chacal.parse_operator(text)(*inputs()), function(*inputs()))
 
 
-@pytest.mark.parametrize("text", ["chacal", "chacal,top_k=3", "block/3", "window@4", "pooled"])
+@pytest.mark.parametrize(
+    "text", ["chacal", "chacal,top_k=3", "block/3", "window@4", "pooled", "routed@2"]
+)
 def test_a_given_gamma_stands_in_for_the_operators_own(text):
     operator = chacal.parse_operator(text)
     assert operator.has_gamma

@@ -16,6 +16,7 @@ DECODABLE = [
     "block@4",
     "window@5",
     "pooled@3",
+    "routed@3",
     "local@4",
 ]
 

@@ -35,6 +35,12 @@ CAUSAL = [
     "pooled@3,near=0",
     "pooled@2,near=2",
     "pooled@3,near=9",
+    "routed",
+    "routed@3",
+    "routed@2,near=0,gamma=0.5",
+    "routed@2,near=0,routes=2",
+    "routed@2,score=bound",
+    "routed@1,near=2,routes=2,score=bound",
     "block@1",
     *(
         f"block{size},columns={columns},branches={branches}"
@@ -67,6 +73,11 @@ DECODABLE = [
     "pooled@3,near=0",
     "pooled@2,near=2",
     "pooled@500",
+    "routed@1,near=0",
+    "routed@4",
+    "routed@3,near=0,routes=2,score=bound",
+    "routed@2,near=2,routes=3",
+    "routed@500",
     "block@1",
     "block@4",
     "block@5,columns=mean",
@@ -83,6 +94,8 @@ RESOLVENTS = [
     "pooled@3",
     "pooled@3,near=0",
     "pooled",
+    "routed@3",
+    "routed@2,near=0,routes=2,score=bound",
     "block@3",
     "block/2,rows=mean,columns=mean",
 ]

@@ -47,7 +47,16 @@ def test_any_split_gives_the_parallel_outputs(text, d_v):
 
 @pytest.mark.parametrize(
     "text",
-    ["dense", "chacal", "chacal,diagonal=drop", "window@70", "pooled@70", "block@100", "block@70"],
+    [
+        "dense",
+        "chacal",
+        "chacal,diagonal=drop",
+        "window@70",
+        "pooled@70",
+        "routed@20",
+        "block@100",
+        "block@70",
+    ],
 )
 @pytest.mark.parametrize("d_v", [3, 2])
 def test_any_split_across_tiles(text, d_v):
@@ -132,7 +141,8 @@ def test_a_mask_without_a_batch():
 @pytest.mark.parametrize("with_mask", [False, True])
 def test_reorder(text, index, with_mask):
     operator = chacal.parse_operator(text)
-    before, after = draw_qkv(3, 2, n=21), draw_qkv(len(index), 2, n=15)
+    # other keys after than before: of tiles with equal keys, a routed row may choose either
+    before, after = draw_qkv(3, 2, n=21), [1.5 * x for x in draw_qkv(len(index), 2, n=15)]
     mask = torch.ones(3, 21, dtype=torch.bool)
     if with_mask:
         mask[0, :4] = mask[1, 3] = mask[2, 19:] = False
@@ -320,7 +330,7 @@ def test_exact_chacal_keeps_a_key_and_a_value_a_token():
 # Precision and errors
 
 
-@pytest.mark.parametrize("text", ["chacal", "window@5", "pooled@4", "block@4"])
+@pytest.mark.parametrize("text", ["chacal", "window@5", "pooled@4", "routed@4", "block@4"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_half_precision_is_computed_in_single(text, dtype):
     operator = chacal.parse_operator(text)
@@ -339,6 +349,7 @@ def test_half_precision_is_computed_in_single(text, dtype):
         ("block/3", r"block/3 cannot decode: n // 3 changes"),
         ("block@3,rows=mean", "rows='mean' needs tokens yet to come"),
         ("block@3,rows=last,branches=residual", "rows='last' needs tokens yet to come"),
+        ("routed", "routed cannot decode.*changes as n grows"),
         ("pooled", "pooled cannot decode.*changes as n grows"),
         ("dense,top_k=3", "dense,top_k=3 cannot decode"),
         ("chacal,top_k=3", "chacal,top_k=3 cannot decode"),

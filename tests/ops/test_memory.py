@@ -59,13 +59,24 @@ def test_the_exact_operators_hold_no_matrix(text, d_v):
 
 @pytest.mark.parametrize("d_v", [4, 3])
 @pytest.mark.parametrize(
-    "text", ["window@64", "window@64,diagonal=drop", "pooled@64", "pooled@64,near=0", "pooled"]
+    "text",
+    ["window@64", "window@64,diagonal=drop", "pooled@64", "pooled@64,near=0", "pooled"],
 )
 def test_the_subquadratic_operators_hold_little_more_than_their_inputs(text, d_v):
     watch = watched(text, d_v)
     assert watch.largest <= 4 * N
     # q, k, v, their gradients and a few of that size; a window of scores a row would be 32 of them
     assert watch.peak < 20 * (4 * N * 4)
+
+
+@pytest.mark.parametrize("d_v", [4, 3])
+@pytest.mark.parametrize(("text", "tile"), [("routed", 64), ("routed@32,near=0,routes=2", 32)])
+def test_the_routed_operator_holds_the_scores_of_chosen_tiles(text, tile, d_v):
+    routes = chacal.parse_operator(text).routes
+    watch = watched(text, d_v)
+    # a group that is not full, for every tile at most, comes on top
+    assert watch.largest <= N * routes * tile * 1.5
+    assert watch.peak < 4 * N * routes * tile * 4
 
 
 @pytest.mark.parametrize("text", ["local@32", "bigbird@32"])
