@@ -16,6 +16,8 @@ DECODABLE = [
     "block@4",
     "window@5",
     "pooled@3",
+    "pattern",
+    "pattern,offsets=1+3",
     "local@4",
 ]
 

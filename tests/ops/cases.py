@@ -35,6 +35,10 @@ CAUSAL = [
     "pooled@3,near=0",
     "pooled@2,near=2",
     "pooled@3,near=9",
+    "pattern",
+    "pattern,offsets=squares,gamma=0.5",
+    "pattern,offsets=2+5",
+    "pattern,offsets=400",
     "block@1",
     *(
         f"block{size},columns={columns},branches={branches}"
@@ -67,6 +71,10 @@ DECODABLE = [
     "pooled@3,near=0",
     "pooled@2,near=2",
     "pooled@500",
+    "pattern",
+    "pattern,offsets=squares",
+    "pattern,offsets=1+2+5",
+    "pattern,offsets=7+70",
     "block@1",
     "block@4",
     "block@5,columns=mean",
@@ -83,6 +91,9 @@ RESOLVENTS = [
     "pooled@3",
     "pooled@3,near=0",
     "pooled",
+    "pattern",
+    "pattern,offsets=squares",
+    "pattern,offsets=1+3",
     "block@3",
     "block/2,rows=mean,columns=mean",
 ]

@@ -134,7 +134,7 @@ def test_padding_changes_no_real_token(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["chacal", "chacal,diagonal=drop", "window@40", "pooled", "block/2"]
+    "text", ["chacal", "chacal,diagonal=drop", "window@40", "pooled", "pattern", "block/2"]
 )
 @pytest.mark.parametrize("d_v", [2, 3])
 def test_padding_across_tiles(text, d_v):
