@@ -5,6 +5,7 @@ from chacal.notation import parse_operator, parse_operators
 from chacal.operators import Operator
 from chacal.ops.blockwise import block_resolvent_attention, blockwise
 from chacal.ops.decoding import Decoder
+from chacal.ops.pattern import pattern_resolvent_attention
 from chacal.ops.pooled import pooled_resolvent_attention
 from chacal.ops.resolvent import resolvent, t_post, t_pre, t_raw
 from chacal.ops.routed import routed_resolvent_attention
@@ -25,6 +26,7 @@ __all__ = [
     "local_attention",
     "parse_operator",
     "parse_operators",
+    "pattern_resolvent_attention",
     "pooled_resolvent_attention",
     "resolvent",
     "resolvent_attention",

@@ -23,6 +23,12 @@ from torch import Tensor
 from chacal.ops.blockwise import BRANCHES, block_resolvent_attention
 from chacal.ops.decoding import Decoder
 from chacal.ops.inputs import Gamma, check_choice, check_count, run
+from chacal.ops.pattern import (
+    Offsets,
+    PatternState,
+    check_offsets,
+    pattern_resolvent_attention,
+)
 from chacal.ops.pooled import pooled_resolvent_attention
 from chacal.ops.pooling import CAUSAL_ROWS, COLUMNS, ROWS
 from chacal.ops.resolvent import DIAGONALS, resolvent, t_raw
@@ -101,6 +107,8 @@ class Operator:
         size, options = "", ""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
+            if isinstance(value, tuple):
+                value = "+".join(map(str, value))  # commas separate options
             if field.name in marks and (value != field.default or field.name in self.always_shown):
                 size = f"{marks[field.name]}{value}"
             elif value != field.default:
@@ -320,13 +328,37 @@ class RoutedResolvent(Operator):
         return Decoder(lambda: RoutedState(view, routing), self.gamma)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PatternResolvent(Operator):
+    """The resolvent of a fixed pattern: a row sees itself and the rows `offsets` before it."""
+
+    name = "pattern"
+    function = staticmethod(pattern_resolvent_attention)
+    offsets: Offsets = "powers"
+    gamma: float = 0.9
+
+    def __post_init__(self) -> None:
+        check_offsets(self.offsets)
+        _check_gamma(self.gamma)
+
+    def _decoder(self, rollback: int) -> Decoder:
+        return Decoder(lambda: PatternState(self.offsets, rollback), self.gamma)
+
+
 OPERATORS: dict[str, type[Operator]] = {
     cls.name: cls
     for cls in (
-        Dense, Local, BigBird, Resolvent, BlockResolvent, WindowResolvent, PooledResolvent,
+        Dense,
+        Local,
+        BigBird,
+        Resolvent,
+        BlockResolvent,
+        WindowResolvent,
+        PooledResolvent,
         RoutedResolvent,
+        PatternResolvent,
     )
-}  # fmt: skip
+}
 
 
 def _check_gamma(gamma: object) -> None:

@@ -37,6 +37,19 @@ def within(window: int) -> Visible:
     return lambda t, s: s <= t and t - s < window
 
 
+def at_offsets(offsets: str | tuple[int, ...]) -> Visible:
+    """Row t sees itself and t - 2^j ("powers"), t - (j²+1) ("squares"), or given offsets back."""
+
+    def visible(t: int, s: int) -> bool:
+        if offsets == "powers":
+            return s == t or any(t - s == 2**j for j in range(64))
+        if offsets == "squares":
+            return s == t or any(t - s == j**2 + 1 for j in range(t + 1))
+        return s == t or t - s in offsets
+
+    return visible
+
+
 def attention(
     q: Tensor, k: Tensor, visible: Visible = causal, scale: float | None = None
 ) -> Tensor:

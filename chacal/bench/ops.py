@@ -29,6 +29,7 @@ DEFAULT_OPERATORS = (
     "pooled",
     "routed",
     "window@64",
+    "pattern",
     "local",
     "bigbird",
     MATERIALISED,

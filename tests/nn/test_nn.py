@@ -17,6 +17,8 @@ DECODABLE = [
     "window@5",
     "pooled@3",
     "routed@3",
+    "pattern",
+    "pattern,offsets=1+3",
     "local@4",
 ]
 

@@ -41,6 +41,10 @@ CAUSAL = [
     "routed@2,near=0,routes=2",
     "routed@2,score=bound",
     "routed@1,near=2,routes=2,score=bound",
+    "pattern",
+    "pattern,offsets=squares,gamma=0.5",
+    "pattern,offsets=2+5",
+    "pattern,offsets=400",
     "block@1",
     *(
         f"block{size},columns={columns},branches={branches}"
@@ -78,6 +82,10 @@ DECODABLE = [
     "routed@3,near=0,routes=2,score=bound",
     "routed@2,near=2,routes=3",
     "routed@500",
+    "pattern",
+    "pattern,offsets=squares",
+    "pattern,offsets=1+2+5",
+    "pattern,offsets=7+70",
     "block@1",
     "block@4",
     "block@5,columns=mean",
@@ -96,6 +104,9 @@ RESOLVENTS = [
     "pooled",
     "routed@3",
     "routed@2,near=0,routes=2,score=bound",
+    "pattern",
+    "pattern,offsets=squares",
+    "pattern,offsets=1+3",
     "block@3",
     "block/2,rows=mean,columns=mean",
 ]

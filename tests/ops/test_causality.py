@@ -13,6 +13,7 @@ from cases import CAUSAL, LEAF_CROSSING, LEAKY, draw_qkv, far, leaves
 import chacal
 from chacal.operators import OPERATORS
 from chacal.ops.blockwise import BRANCHES
+from chacal.ops.pattern import PATTERNS
 from chacal.ops.pooling import COLUMNS, ROWS
 from chacal.ops.resolvent import DIAGONALS
 from chacal.ops.routing import SCORES
@@ -67,6 +68,9 @@ def test_leaky_operators_leak_through_attention_and_say_so(text):
         "pooled@16,near=0",
         "routed@16",
         "routed@8,near=0,routes=3,score=bound",
+        "pattern",
+        "pattern,offsets=squares",
+        "pattern,offsets=1+70",
         "block@70",
         "block@13,columns=mean",
         "block@40,rows=mean,branches=local",
@@ -113,6 +117,8 @@ def test_every_operator_and_option_is_covered():
                     f"{field.name}: its choices?"
                 )
                 assert len(seen) > 1, f"{cls.__name__}.{field.name} is never varied"
+    named = {o.offsets for o in operators if type(o) is OPERATORS["pattern"]}
+    assert set(PATTERNS) < named
     # all combinations of Algorithm 1's options
     block = {(o.rows, o.columns, o.branches) for o in operators if type(o) is OPERATORS["block"]}
     combinations = {

@@ -24,7 +24,7 @@ def test_decoding_under_autocast(text):
     [
         t
         for t in CAUSAL
-        if t.startswith(("chacal", "window", "pooled", "routed")) and "top_k" not in t
+        if t.startswith(("chacal", "window", "pooled", "routed", "pattern")) and "top_k" not in t
     ],
 )
 def test_backward_under_autocast(text):
@@ -45,6 +45,7 @@ def test_backward_under_autocast(text):
         "window@4",
         "pooled@2",
         "routed@2",
+        "pattern",
         "block@3,branches=local",
     ],
 )
@@ -56,7 +57,9 @@ def test_a_second_derivative_is_refused(text):
         dq.square().sum().backward()
 
 
-@pytest.mark.parametrize("text", ["local@5", "window@5", "pooled@4", "block@4"])
+@pytest.mark.parametrize(
+    "text", ["local@5", "window@5", "pooled@4", "pattern,offsets=1+5", "block@4"]
+)
 @pytest.mark.parametrize("with_mask", [False, True])
 def test_a_refused_crop_changes_nothing(text, with_mask):
     operator = chacal.parse_operator(text)

@@ -134,7 +134,8 @@ def test_padding_changes_no_real_token(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["chacal", "chacal,diagonal=drop", "window@40", "pooled", "routed", "block/2"]
+    "text",
+    ["chacal", "chacal,diagonal=drop", "window@40", "pooled", "routed", "pattern", "block/2"],
 )
 @pytest.mark.parametrize("d_v", [2, 3])
 def test_padding_across_tiles(text, d_v):

@@ -46,7 +46,17 @@ def test_precision(text, dtype, tolerance):
 
 
 @pytest.mark.parametrize(
-    "text", ["chacal", "chacal,diagonal=drop", "window@40", "pooled", "routed@16", "block/2"]
+    "text",
+    [
+        "chacal",
+        "chacal,diagonal=drop",
+        "window@40",
+        "pooled",
+        "routed@16",
+        "pattern",
+        "pattern,offsets=squares",
+        "block/2",
+    ],
 )
 @pytest.mark.parametrize("d_v", [8, 5])
 @pytest.mark.parametrize(
@@ -146,6 +156,8 @@ def poisoned_buffers():
             "window@40",
             "pooled",
             "routed@16",
+            "pattern",
+            "pattern,offsets=3+70",
             "block@70",
             "block/2",
         )
