@@ -312,6 +312,7 @@ class RoutedResolvent(Operator):
     gamma: float = 0.9
     near: int = 1
     routes: int = 1
+    parts: int = 1
     score: str = "mean"
 
     def __post_init__(self) -> None:
@@ -320,11 +321,12 @@ class RoutedResolvent(Operator):
         _check_gamma(self.gamma)
         check_count("near", self.near, least=0)
         check_count("routes", self.routes)
+        check_count("parts", self.parts)
         check_choice("score", self.score, SCORES)
 
     def _decoder(self, rollback: int) -> Decoder:
         view = View(tile=_fixed_size(self, self.block_size), near=self.near)
-        routing = Routing(self.routes, self.score)
+        routing = Routing(self.routes, self.parts, self.score)
         return Decoder(lambda: RoutedState(view, routing), self.gamma)
 
 

@@ -4,6 +4,7 @@ Nothing here comes from `chacal`. Every function works on one sequence, `(n, d)`
 it over leading dimensions. No solver is used: a triangular inverse is forward substitution.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -172,8 +173,14 @@ def pooled_matrix(q: Tensor, k: Tensor, m: int, near: int, scale: float | None =
     return L + W @ P
 
 
-def tile_score(query: Tensor, keys: Tensor, score: str) -> float:
-    """How a tile's keys (m, d) look to a query (d,)."""
+def tile_score(query: Tensor, keys: Tensor, parts: int, score: str) -> float:
+    """How a tile's keys (m, d) look to a query (d,): the best of its parts."""
+    parts = min(parts, len(keys))
+    if parts > 1:
+        # the first parts are one key longer where the keys cannot be shared out evenly
+        size, longer = divmod(len(keys), parts)
+        cuts = [i * size + min(i, longer) for i in range(parts + 1)]
+        return max(tile_score(query, keys[a:b], 1, score) for a, b in itertools.pairwise(cuts))
     if score == "mean":
         return float(sum(float(query @ key) for key in keys)) / len(keys)
     channels = zip(query.tolist(), keys.T.tolist(), strict=True)
@@ -186,6 +193,7 @@ def routed_matrix(
     m: int,
     near: int,
     routes: int,
+    parts: int = 1,
     score: str = "mean",
     scale: float | None = None,
 ) -> Tensor:
@@ -196,7 +204,7 @@ def routed_matrix(
     for t in range(n):
         own = t // m
         far = range(max(0, own - near))
-        ranked = sorted(far, key=lambda J: -tile_score(q[t], k[tiles[J]], score))
+        ranked = sorted(far, key=lambda J: -tile_score(q[t], k[tiles[J]], parts, score))
         seen.append({*range(max(0, own - near), own + 1), *ranked[:routes]})
     return attention(q, k, lambda t, s: s <= t and s // m in seen[t], scale)
 

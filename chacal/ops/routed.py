@@ -31,6 +31,7 @@ def routed_resolvent_attention(
     block_size: int | None = None,
     near: int = 1,
     routes: int = 1,
+    parts: int = 1,
     score: str = "mean",
     scale: float | None = None,
     mask: Tensor | None = None,
@@ -49,8 +50,9 @@ def routed_resolvent_attention(
         block_size: keys of a tile, m; None picks about √n.
         near: whole tiles before a row's own that it always sees.
         routes: earlier tiles that a row chooses, each head for itself.
-        score: "mean" chooses by q · mean key; "bound" by the largest q·k that the range of the
-            tile's keys, channel by channel, allows.
+        parts: a tile is scored by the best of so many parts of it; more find single keys better.
+        score: "mean" is q · mean key of a part; "bound" the largest q·k that the range of its
+            keys, channel by channel, allows.
         scale: multiplies q·k; None is 1/√d.
         mask: (batch, n) boolean, True for real tokens.
 
@@ -61,8 +63,9 @@ def routed_resolvent_attention(
         check_count("block_size", block_size)
     check_count("near", near, least=0)
     check_count("routes", routes)
+    check_count("parts", parts)
     check_choice("score", score, SCORES)
-    routing = Routing(routes, score)
+    routing = Routing(routes, parts, score)
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         n = q.shape[1]

@@ -27,15 +27,24 @@ class Routing:
 
     Attributes:
         routes: tiles that a row chooses, per head, where there are so many.
-        score: "mean" is q · (mean key); "bound" the largest q·k that keys within the tile's
-            least and greatest value of each channel could have.
+        parts: a tile is scored by the best of so many parts of it.
+        score: "mean" is q · (mean key of a part); "bound" the largest q·k that keys within the
+            part's least and greatest value of each channel could have.
     """
 
     routes: int
+    parts: int = 1
     score: str = "mean"
 
     def summary(self, k: Tensor) -> Tensor:
-        """(B, tiles, tile, d) keys -> (B, tiles, d or 2d), to be multiplied with `query`."""
+        """(B, tiles, tile, d) keys -> (B, tiles, parts, d or 2d), to be multiplied with `query`."""
+        # parts may differ in size by one key
+        return torch.stack([self._summary(part) for part in self._split(k)], 2)
+
+    def _split(self, k: Tensor) -> tuple[Tensor, ...]:
+        return torch.tensor_split(k, min(self.parts, k.shape[2]), 2)
+
+    def _summary(self, k: Tensor) -> Tensor:
         if self.score == "mean":
             return k.mean(2)
         return torch.cat([k.amax(2), k.amin(2)], -1)
@@ -51,13 +60,16 @@ class Routing:
         """(B, r, routes) tiles chosen by the rows from position `first` on; -1 for none."""
         B, r, _ = q.shape
         chosen = torch.full((B, r, self.routes), -1, dtype=torch.long, device=q.device)
-        for at in pieces(r, B * max(1, summary.shape[1])):
+        parts = summary.shape[2]
+        for at in pieces(r, B * max(1, summary.shape[1] * parts)):
             t = torch.arange(first + at.start, first + at.stop, device=q.device)
             far_tiles = t // view.tile - (view.near or 0)
             most = int(far_tiles[-1])
             if most < 1:
                 continue
-            S = torch.bmm(self.query(q[:, at]), summary[:, :most].mT)
+            S = torch.bmm(self.query(q[:, at]), summary[:, :most].flatten(1, 2).mT)
+            if parts > 1:
+                S = S.unflatten(2, (most, parts)).amax(-1)
             unseen = torch.arange(most, device=q.device) >= far_tiles[:, None]
             best, tiles = S.masked_fill_(unseen, -torch.inf).topk(min(self.routes, most), -1)
             chosen[:, at, : tiles.shape[-1]] = torch.where(best > -torch.inf, tiles, -1)

@@ -240,8 +240,9 @@ class RoutedState(TiledState):
         known = self.summary.length
         if known < tiles:
             new = k[:, known * tile : tiles * tile].unflatten(1, (-1, tile))
-            self.summary.append(self.routing.summary(new))
-        chosen = self.routing.choose(q, self.summary.view(), self.view, a)
+            self.summary.append(self.routing.summary(new).flatten(2))
+        summary = self.summary.view().unflatten(2, (min(self.routing.parts, tile), -1))
+        chosen = self.routing.choose(q, summary, self.view, a)
         return attend_chosen(q, k, Z, scale, tile, chosen)
 
     def crop(self, length: int) -> None:

@@ -10,7 +10,7 @@ from cases import EXACT, LEAF_CROSSING, draw, draw_qkv, far, leaves
 import chacal
 
 
-def visible(q, k, m, near, routes, score):
+def visible(q, k, m, near=1, routes=1, parts=1, score="mean"):
     """(..., n, n) which keys each row sees, without loops over keys."""
     n = q.shape[-2]
     t = torch.arange(n)
@@ -19,10 +19,13 @@ def visible(q, k, m, near, routes, score):
     whole = n // m
     far_tiles = torch.arange(whole) < tile[:, None] - near
     keys = k[..., : whole * m, :].unflatten(-2, (whole, m))
-    if score == "mean":
-        scores = q @ keys.mean(-2).mT
-    else:
-        scores = (q[..., :, None, None, :] * keys.unsqueeze(-4)).amax(-2).sum(-1)
+    each = []
+    for part in keys.tensor_split(min(parts, m), -2):
+        if score == "mean":
+            each.append(q @ part.mean(-2).mT)
+        else:
+            each.append((q[..., :, None, None, :] * part.unsqueeze(-4)).amax(-2).sum(-1))
+    scores = torch.stack(each).amax(0)
     rank = scores.masked_fill(~far_tiles, -torch.inf).argsort(-1, descending=True).argsort(-1)
     chosen = far_tiles & (rank < routes)
     rest = torch.zeros(*chosen.shape[:-1], n - whole * m, dtype=torch.bool)
@@ -40,13 +43,13 @@ def dense(q, k, v, gamma, **options):
 @pytest.mark.parametrize("m", [1, 2, 3, 8, 50])
 @pytest.mark.parametrize("near", [0, 1, 2])
 @pytest.mark.parametrize("routes", [1, 2, 5])
-@pytest.mark.parametrize("score", ["mean", "bound"])
-def test_forward(n, m, near, routes, score):
+@pytest.mark.parametrize(("parts", "score"), [(1, "mean"), (1, "bound"), (3, "mean"), (2, "bound")])
+def test_forward(n, m, near, routes, parts, score):
     q, k, v = draw_qkv(1, n=n, d_v=2)
     Y = chacal.routed_resolvent_attention(
-        q, k, v, block_size=m, near=near, routes=routes, score=score, gamma=0.8
+        q, k, v, block_size=m, near=near, routes=routes, parts=parts, score=score, gamma=0.8
     )
-    A = oracles.routed_matrix(q[0], k[0], m, near, routes, score)
+    A = oracles.routed_matrix(q[0], k[0], m, near, routes, parts, score)
     assert far(Y[0], oracles.resolvent(A, v[0], 0.8)) < EXACT
 
 
@@ -90,13 +93,13 @@ def test_gradcheck(m, near, routes, score):
 
 # tiles that many rows choose and tiles that none does; groups that are full and that are not
 @pytest.mark.parametrize(("m", "near", "routes"), [(16, 0, 1), (8, 1, 2), (13, 1, 1), (5, 0, 4)])
-@pytest.mark.parametrize("score", ["mean", "bound"])
+@pytest.mark.parametrize(("parts", "score"), [(1, "mean"), (3, "mean"), (2, "bound")])
 @pytest.mark.parametrize("d_v", [3, 5])
-def test_gradients_across_tiles(m, near, routes, score, d_v):
+def test_gradients_across_tiles(m, near, routes, parts, score, d_v):
     inputs = leaves(*draw_qkv(2, n=LEAF_CROSSING, d_v=d_v), torch.tensor([0.4, 0.9]).double())
     q, k, v, gamma = inputs
     weights = draw(2, LEAF_CROSSING, d_v, seed=9)
-    options = {"near": near, "routes": routes, "score": score}
+    options = {"near": near, "routes": routes, "parts": parts, "score": score}
     ours = chacal.routed_resolvent_attention(q, k, v, gamma=gamma, block_size=m, **options)
     theirs = dense(q, k, v, gamma[:, None, None], m=m, **options)
     assert far(ours, theirs) < EXACT
@@ -111,8 +114,8 @@ def test_one_tile_that_every_row_chooses():
     q, k = q.abs(), -k.abs()
     k[:, 8:16] *= -1
     Y = chacal.routed_resolvent_attention(q, k, v, block_size=8)
-    expected = dense(q, k, v, 0.9, m=8, near=1, routes=1, score="mean")
-    assert bool(visible(q, k, 8, 1, 1, "mean")[:, 24:, 8:16].all())
+    expected = dense(q, k, v, 0.9, m=8)
+    assert bool(visible(q, k, 8)[:, 24:, 8:16].all())
     assert far(Y, expected) < EXACT
 
 
@@ -147,11 +150,22 @@ def test_it_finds_the_one_key_that_matches():
 
 @pytest.mark.parametrize(("name", "value", "least"), [
     ("block_size", 0, 1), ("block_size", 2.5, 1), ("near", -1, 0), ("routes", 0, 1),
-    ("routes", None, 1),
+    ("routes", None, 1), ("parts", 0, 1),
 ])  # fmt: skip
 def test_bad_sizes_are_named(name, value, least):
     with pytest.raises(ValueError, match=f"{name} is {value}.*whole number of at least {least}"):
         chacal.routed_resolvent_attention(*draw_qkv(n=3), **{name: value})
+
+
+def test_parts_find_a_key_that_the_mean_hides():
+    # the key at 5 is what the query looks for, and its neighbours are the opposite
+    q, k, v = torch.zeros(3, 1, 40, 2).double()
+    q[0, 39, 0], k[0, 5, 0], k[0, 4, 0], k[0, 6, 0], v[0, 5] = 9, 9, -9, -9, 1
+    found = [
+        chacal.routed_resolvent_attention(q, k, v, block_size=8, gamma=0, parts=parts)[0, 39, 0]
+        for parts in (1, 8, 100)
+    ]
+    assert far(torch.stack(found), torch.tensor([0, 1, 1]).double()) < 1e-6
 
 
 def test_an_unknown_score_is_named():
