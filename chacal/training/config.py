@@ -65,6 +65,7 @@ class TrainConfig:
     clip: float = option(1.0, "largest norm of the gradient; 0 for no limit")
     bf16: bool = option(False, "compute in bfloat16 autocast (the operators stay in float32)")
     seed: int = option(0, "of the weights and of the examples")
+    init: str | None = option(None, "run folder whose best weights to start from")
     eval_every: int = option(100, "steps between evaluations on the valid split")
     eval_examples: int = option(512, "sequences of an evaluation (generated tasks)")
     test_examples: int = option(2048, "sequences of the final test (generated tasks)")

@@ -56,7 +56,9 @@ def train(
         the metrics of the best weights on the valid and the test split, steps, time, sizes.
     """
     with torch.device("meta"):
-        config.build()  # sizes that do not fit are told before a folder is made
+        model = config.build()  # sizes that do not fit are told before a folder is made
+    if config.train.init is not None:
+        load_weights(model.to_empty(device="cpu"), RunFolder.open(config.train.init).best)
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     with start(config.train.device, config.train.fsdp) as group:
@@ -101,6 +103,8 @@ class _Loop:
         self.parameters = sum(p.numel() for p in plain.parameters())
         if run.last.exists():
             load_weights(plain, run.last)
+        elif self.settings.init is not None:
+            load_weights(plain, RunFolder.open(self.settings.init).best)
         self.model: nn.Module = group.wrap(plain)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),

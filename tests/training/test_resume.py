@@ -138,3 +138,26 @@ def test_force_replaces_a_run_but_nothing_else(tmp_path):
     assert done.returncode == 2
     assert "holds other files" in done.stderr
     assert (other / "config.json").read_text() == '{"model_type": "gpt2"}'
+
+
+def test_a_run_may_start_from_the_weights_of_another(whole, tmp_path):
+    out = tmp_path / "next"
+    # longer sequences, another seed, and no step that matters
+    more = ["--seed", "3", "--steps", "1", "--lr", "1e-12", "--warmup", "0", "--weight-decay", "0"]
+    done = chacal(*ARGS, *more, "--init", str(whole), "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    before, after = (load_file(run / "best.safetensors") for run in (whole, out))
+    for key in before:
+        assert before[key].sub(after[key]).abs().max() < 1e-9
+    assert json.loads((out / "config.json").read_text())["train"]["init"] == str(whole)
+
+
+def test_weights_that_do_not_fit_are_refused_before_anything_is_written(whole, tmp_path):
+    out = tmp_path / "next"
+    done = chacal(*ARGS, "--width", "32", "--init", str(whole), "--out", str(out))
+    assert done.returncode == 2
+    assert "is of another model" in done.stderr
+    done = chacal(*ARGS, "--init", str(tmp_path / "nothing"), "--out", str(out))
+    assert done.returncode == 2
+    assert "nothing" in done.stderr
+    assert not out.exists()
