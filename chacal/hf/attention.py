@@ -27,6 +27,7 @@ REFUSED = ("softcap", "s_aux", "position_bias", "cu_seq_lens_q", "cu_seq_lens_k"
 """Arguments of other attention functions that would change what is computed."""
 
 
+@torch.compiler.disable  # a graph break at every patched layer: what follows branches on data
 def attend(
     module: Any,
     query: Tensor,
@@ -126,6 +127,7 @@ def real_tokens(mask: Tensor | None, batch: int, past: int, count: int) -> Tenso
     return real.expand(batch, n)
 
 
+@torch.compiler.disable
 def hand_over_cache(
     module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:

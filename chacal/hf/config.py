@@ -43,9 +43,8 @@ class ChaCALConfig:
         """As for the stock config, with the patched layers marked."""
         fields = super().to_dict()  # type: ignore[misc]
         if isinstance(self.chacal_operators, dict):
-            count = 1 + max(map(int, self.chacal_operators))
-            types = fields.get("layer_types") or [PLAIN] * count
-            patched = {int(index) for index in self.chacal_operators}
+            patched = {int(index) for index in self.chacal_operators if index.isdigit()}
+            types = fields.get("layer_types") or [PLAIN] * (1 + max(patched, default=0))
             fields["layer_types"] = [
                 MARK * (i in patched) + str(kind).removeprefix(MARK) for i, kind in enumerate(types)
             ]

@@ -114,8 +114,8 @@ def test_a_plain_checkpoint_loads_into_our_class(kind, cls, tmp_path, caplog):
 
 
 def test_a_fresh_model_is_made_from_a_config():
-    stock = tiny("gpt2").config.to_dict()
-    config = AutoConfig.for_model("chacal_gpt2", **stock | {"chacal_operators": {"0": "chacal"}})
+    stock = tiny("gpt2").config.to_dict() | {"model_type": "chacal_gpt2"}
+    config = AutoConfig.for_model(**stock, chacal_operators={"0": "chacal"})
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).double().eval()
     assert type(model) is ChaCALGPT2LMHeadModel
