@@ -1,4 +1,4 @@
-"""Without transformers there is nothing to test here but that its absence is said (test_extra.py)."""
+"""Without transformers, only that its absence is said can be tested (test_extra.py)."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""`generate` with a cache gives the tokens it gives without one, for every operator that decodes."""
+"""`generate` with a cache gives the tokens it gives without one, whichever operator decodes."""
 
 import pytest
 import torch

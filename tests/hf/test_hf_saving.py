@@ -65,7 +65,7 @@ def test_a_patched_model_comes_back(kind, tmp_path):
 @kinds
 def test_the_stock_class_does_not_load_it_as_dense(kind, tmp_path):
     patch(tiny(kind), "chacal", layers=[2]).save_pretrained(tmp_path)
-    with pytest.raises(Exception, match="layer_types.*chacal"):
+    with pytest.raises(Exception, match=r"layer_types.*chacal"):
         KINDS[kind][0].from_pretrained(tmp_path)
 
 
