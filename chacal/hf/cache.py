@@ -150,7 +150,7 @@ class OperatorLayer(CacheLayerMixin):
         """A decoder stays where it is."""
 
 
-def new_cache(model: PreTrainedModel, rollback: int = ROLLBACK) -> DynamicCache:
+def new_cache(model: PreTrainedModel, rollback: int = ROLLBACK) -> Cache:
     """An empty cache for a patched model; `rollback` tokens can be cropped again at least.
 
     `generate` makes its own; this one is for operators that forget (window, pooled, block) under
@@ -164,6 +164,8 @@ def new_cache(model: PreTrainedModel, rollback: int = ROLLBACK) -> DynamicCache:
         operator = getattr(attention, "chacal_operator", None)
         if operator is not None:
             cache.layers[index] = OperatorLayer(operator, rollback)
+    if model.config.is_encoder_decoder:
+        return EncoderDecoderCache(cache, DynamicCache(config=config))
     return cache
 
 
@@ -176,8 +178,8 @@ def layer_of(cache: Cache, index: int, operator: Operator) -> OperatorLayer:
         if cache.layer_class_to_replicate is not None:
             while len(layers) <= index:
                 layers.append(cache.layer_class_to_replicate())
-        stock = not isinstance(layers[index], OperatorLayer)
-        if stock and layers[index].get_seq_length() == 0:
+        here = layers[index]
+        if not isinstance(here, OperatorLayer) and here.get_seq_length() == 0:
             layers[index] = OperatorLayer(operator)
     layer = layers[index] if index < len(layers) else None
     if not isinstance(layer, OperatorLayer):

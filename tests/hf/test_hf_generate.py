@@ -187,12 +187,13 @@ def test_a_cache_follows_its_operator():
             model(tokens[:, :1], past_key_values=cache)
 
 
-def test_an_encoder_decoder_cache_is_fitted_on_its_decoder_side():
+@pytest.mark.parametrize("given", [False, True])
+def test_an_encoder_decoder_cache_is_fitted_on_its_decoder_side(given):
     model, inputs = patch(tiny("bart"), "chacal", layers=[0]), inputs_of("bart", n=9)
     expected = model(**inputs, use_cache=False).logits
     tokens = inputs.pop("decoder_input_ids")
     with torch.no_grad():
-        parts, cache = [], None
+        parts, cache = [], new_cache(model) if given else None
         for part in tokens.split([4, 1, 4], 1):
             outputs = model(**inputs, decoder_input_ids=part, past_key_values=cache)
             cache = outputs.past_key_values
@@ -200,6 +201,21 @@ def test_an_encoder_decoder_cache_is_fitted_on_its_decoder_side():
     assert isinstance(cache, EncoderDecoderCache)
     assert isinstance(cache.self_attention_cache.layers[0], OperatorLayer)
     assert far(torch.cat(parts, 1), expected) < EXACT
+
+
+def test_a_decoder_with_cross_attention_of_its_own():
+    model = tiny("gpt2", add_cross_attention=True)
+    tokens, states = draw_tokens(2, 12), torch.randn(2, 5, 32, dtype=torch.float64)
+    dense = model(tokens, encoder_hidden_states=states).logits
+    patch(model, "chacal,gamma=0")
+    assert far(model(tokens, encoder_hidden_states=states).logits, dense) < EXACT
+    patch(model, "chacal")
+    expected = model(tokens, encoder_hidden_states=states, use_cache=False).logits
+    with torch.no_grad():
+        cache = model(tokens[:, :8], encoder_hidden_states=states).past_key_values
+        logits = model(tokens[:, 8:], encoder_hidden_states=states, past_key_values=cache).logits
+    assert far(logits, expected[:, 8:]) < EXACT
+    assert far(expected, dense) > 1e-3
 
 
 @pytest.mark.parametrize("text", ["block/3", "pooled", "bigbird@3", "chacal,top_k=3"])
