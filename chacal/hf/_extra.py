@@ -5,15 +5,15 @@ class MissingExtra(ImportError, ValueError):
     """The extra is not installed: bad input to a user, a failed import to an importer."""
 
 
+INSTALL = "pip install 'chacal[hf]' (Python 3.11 or newer)"
+
 try:
     import transformers
 except ImportError:
-    raise MissingExtra(
-        "chacal.hf needs transformers 5: pip install 'chacal[hf]' (Python 3.11 or newer)"
-    ) from None
+    raise MissingExtra(f"chacal.hf needs transformers 5.22 or newer: {INSTALL}") from None
 
-if int(transformers.__version__.split(".")[0]) < 5:
+if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 22):
     raise MissingExtra(
-        f"chacal.hf needs transformers 5, and {transformers.__version__} is installed: "
-        f"pip install 'chacal[hf]' (Python 3.11 or newer)"
+        f"chacal.hf needs transformers 5.22 or newer, and this is {transformers.__version__}: "
+        f"{INSTALL}"
     )

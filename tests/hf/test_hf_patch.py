@@ -185,8 +185,10 @@ def test_padding_with_every_operator(text):
     tokens = draw_tokens(2, 14)
     mask = torch.ones(2, 14, dtype=torch.long)
     mask[1, 10:] = 0
-    logits = model(tokens, attention_mask=mask).logits
-    assert far(logits[1, :10], model(tokens[1:, :10]).logits[0]) < EXACT
+    for trains in (True, False):  # the parallel form; the decoder's
+        with torch.set_grad_enabled(trains):
+            logits = model(tokens, attention_mask=mask).logits
+        assert far(logits[1, :10], model(tokens[1:, :10]).logits[0]) < EXACT
 
 
 def test_padding_of_a_decoder_beside_an_encoder():

@@ -103,9 +103,15 @@ def test_an_unpatched_model_is_saved_as_it_was(kind, tmp_path):
 def test_a_plain_checkpoint_loads_into_our_class(kind, cls, tmp_path, caplog):
     model, inputs = tiny(kind), inputs_of(kind)
     model.save_pretrained(tmp_path)
-    with caplog.at_level(logging.WARNING):
-        loaded = cls.from_pretrained(tmp_path, chacal_operators={"1": "chacal"}).eval()
-    assert "of type" not in caplog.text
+    logger = logging.getLogger("transformers")  # which does not propagate
+    logger.addHandler(caplog.handler)
+    logger.setLevel(logging.WARNING)
+    KINDS["mistral"][1].from_pretrained(tmp_path)
+    assert "You are using a model of type" in caplog.text
+    caplog.clear()
+    loaded = cls.from_pretrained(tmp_path, chacal_operators={"1": "chacal"}).eval()
+    logger.removeHandler(caplog.handler)
+    assert "You are using a model of type" not in caplog.text
     assert torch.equal(loaded(**inputs).logits, patch(model, "chacal", layers=[1])(**inputs).logits)
     everywhere = cls.from_pretrained(tmp_path, chacal_operators="window@5").eval()
     assert [str(op) for op in operators_of(everywhere).values()] == ["window@5"] * 3
