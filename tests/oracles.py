@@ -37,6 +37,19 @@ def within(window: int) -> Visible:
     return lambda t, s: s <= t and t - s < window
 
 
+def at_offsets(offsets: str | tuple[int, ...]) -> Visible:
+    """Row t sees itself and t - 2^j ("powers"), t - (j²+1) ("squares"), or given offsets back."""
+
+    def visible(t: int, s: int) -> bool:
+        if offsets == "powers":
+            return s == t or any(t - s == 2**j for j in range(64))
+        if offsets == "squares":
+            return s == t or any(t - s == j**2 + 1 for j in range(t + 1))
+        return s == t or t - s in offsets
+
+    return visible
+
+
 def attention(
     q: Tensor, k: Tensor, visible: Visible = causal, scale: float | None = None
 ) -> Tensor:
@@ -157,6 +170,35 @@ def pooled_matrix(q: Tensor, k: Tensor, m: int, near: int, scale: float | None =
         L[t, single] = weights[: len(single)]
         W[t, far] = weights[len(single) :]
     return L + W @ P
+
+
+def tile_score(query: Tensor, keys: Tensor, score: str) -> float:
+    """How a tile's keys (m, d) look to a query (d,)."""
+    if score == "mean":
+        return float(sum(float(query @ key) for key in keys)) / len(keys)
+    channels = zip(query.tolist(), keys.T.tolist(), strict=True)
+    return sum(max(x * y for y in column) for x, column in channels)
+
+
+def routed_matrix(
+    q: Tensor,
+    k: Tensor,
+    m: int,
+    near: int,
+    routes: int,
+    score: str = "mean",
+    scale: float | None = None,
+) -> Tensor:
+    """A (n, n): own and near tiles, and per row the `routes` earlier tiles of highest score."""
+    n = len(q)
+    tiles = blocks_of(n, m)
+    seen = []
+    for t in range(n):
+        own = t // m
+        far = range(max(0, own - near))
+        ranked = sorted(far, key=lambda J: -tile_score(q[t], k[tiles[J]], score))
+        seen.append({*range(max(0, own - near), own + 1), *ranked[:routes]})
+    return attention(q, k, lambda t, s: s <= t and s // m in seen[t], scale)
 
 
 def top_k(A: Tensor, count: int) -> Tensor:

@@ -27,7 +27,9 @@ from chacal.ops.states import Buffer
 
 BASELINE = "sdpa"
 STOCK = "stock"
-DEFAULT_OPERATORS = ("chacal", "block@64", "pooled@64", "window@64", STOCK)
+DEFAULT_OPERATORS = (
+    "chacal", "block@64", "pooled@64", "routed@64", "pattern", "window@64", STOCK,
+)  # fmt: skip
 
 TOKENS = 16
 """Decoded one by one in a timed call, then taken back: so many hide the clock's own cost."""
