@@ -118,6 +118,26 @@ def bench_ops(operators: tuple[str, ...], json_file: Path | None, **options: Any
     run_bench(operators, json_file=json_file, **options)
 
 
+@bench.command("decode")
+@click.argument("operators", nargs=-1)
+@click.option("-n", "--context", "contexts", multiple=True, type=int, default=(1024, 4096, 16384),
+              show_default=True, help="Tokens before the timed one; may be repeated.")  # fmt: skip
+@click.option("--heads", default=8, show_default=True, help="Attention heads.")
+@click.option("--width", default=64, show_default=True, help="Width of a head.")
+@click.option("--batch", default=1, show_default=True, help="Sequences.")
+@click.option("--rounds", default=9, show_default=True, help="Timed calls of each; medians count.")
+@click.option("--threads", default=1, show_default=True, help="CPU threads.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
+def bench_decode(operators: tuple[str, ...], json_file: Path | None, **options: Any) -> None:
+    """Time one token of cached decoding with OPERATORS (one of each kind, unless named).
+
+    "stock" stands for ordinary attention with a cache that is copied for every token.
+    """
+    from chacal.bench.decode import run_bench
+
+    run_bench(operators, json_file=json_file, **options)
+
+
 @cli.command("eval")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--split", type=click.Choice(["train", "valid", "test"]), default="test",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,31 +70,18 @@ def figure(name: str, value: float) -> str:
 class BenchTable:
     """Times as they come in, one row per operator and length."""
 
-    def __init__(self, heads: int, width: int, batch: int, threads: int) -> None:
+    def __init__(self, title: str, columns: Sequence[str]) -> None:
         self._out = console()
         self._progress = Console(stderr=True, highlight=False, markup=False)
-        self._table = Table(
-            title=f"h={heads}, d={width}, batch {batch}, float32, {threads} thread(s); time over "
-            f"scaled_dot_product_attention's, medians of interleaved rounds",
-            title_justify="left",
-            box=None,
-            pad_edge=False,
-        )
-        for column in ("n", "pass", "operator", "ms", "x sdpa", "us/token"):
+        self._table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        for column in columns:
             self._table.add_column(column, justify="left" if column == "operator" else "right")
 
-    def add(self, row: Any) -> None:
-        """One more measured row."""
+    def add(self, cells: Sequence[str], progress: str) -> None:
+        """One more measured row, and what to say of it meanwhile."""
         if self._progress.is_terminal:
-            self._progress.print(f"n={row.n} {row.operator}: {row.seconds:.3f} s", style="dim")
-        self._table.add_row(
-            str(row.n),
-            "forward+backward" if row.backward else "forward",
-            row.operator,
-            f"{1e3 * row.seconds:.1f}",
-            "-" if row.ratio is None else f"{row.ratio:.2f}",
-            f"{1e6 * row.per_token:.2f}",
-        )
+            self._progress.print(progress, style="dim")
+        self._table.add_row(*cells)
 
     def show(self) -> None:
         """Print the table."""

@@ -171,6 +171,26 @@ def test_bench_prints_a_table_and_writes_json(tmp_path):
     assert done.stdout.count("formed") == 2
 
 
+def test_bench_decode_prints_a_table_and_writes_json(tmp_path):
+    out = tmp_path / "bench.json"
+    done = chacal("bench", "decode", "chacal", "window@8", "stock", "-n", 256, "-n", 512, "--heads",
+                  2, "--width", 8, "--rounds", 2, "--json", out)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(out.read_text())["rows"]
+    assert [(r["operator"], r["context"]) for r in rows] == [
+        (op, n) for n in (256, 512) for op in ("sdpa", "chacal", "window@8", "stock")
+    ]
+    assert all(r["seconds"] > 0 for r in rows)
+    # a key and a value per token and head; a window's state does not grow with the context
+    kept = {(r["operator"], r["context"]): r["kept"] for r in rows}
+    assert kept["chacal", 256] == kept["sdpa", 256] == kept["stock", 256] == 256 * 2 * 2 * 8 * 4
+    assert kept["window@8", 512] == kept["window@8", 256] < kept["chacal", 256] / 2
+    assert "x sdpa" in done.stdout
+    done = chacal("bench", "decode", "block/3")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "block/3 cannot decode" in done.stderr
+
+
 def test_kim_and_schuster_files_train(tmp_path):
     things = ["book", "key", "letter", "clock"]
     for split in ("train", "dev", "test"):

@@ -160,11 +160,18 @@ def run_bench(
         "memory": [],
     }
     modes = {"forward": [False], "both": [True], "all": [False, True], "none": []}[mode]
-    table = BenchTable(heads, width, batch, threads)
+    table = BenchTable(
+        f"h={heads}, d={width}, batch {batch}, float32, {threads} thread(s); time over "
+        f"scaled_dot_product_attention's, medians of interleaved rounds",
+        ("n", "pass", "operator", "ms", "x sdpa", "us/token"),
+    )
     for backward in modes:
         rows = measure(
             operators, lengths, heads=heads, width=width, batch=batch, backward=backward,
-            rounds=rounds, baseline=baseline, report=table.add,
+            rounds=rounds, baseline=baseline,
+            report=lambda row: table.add(
+                _cells(row), f"n={row.n} {row.operator}: {row.seconds:.3f} s"
+            ),
         )  # fmt: skip
         figures["rows"] += [dataclasses.asdict(row) for row in rows]
     if modes:
@@ -179,6 +186,17 @@ def run_bench(
     if json_file:
         write_json(json_file, figures)
     return figures
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        str(row.n),
+        "forward+backward" if row.backward else "forward",
+        row.operator,
+        f"{1e3 * row.seconds:.1f}",
+        "-" if row.ratio is None else f"{row.ratio:.2f}",
+        f"{1e6 * row.per_token:.2f}",
+    )
 
 
 def _call(

@@ -42,10 +42,10 @@ class Decoder:
         self._new_state = new_state
         self._gamma = gamma
         self._states: list[State] = [new_state()]  # one for all, or, kept apart, one a sequence
-        self._apart = False
         self._leading: torch.Size | None = None
         self._kind: tuple[object, ...] = ()  # dtype, device and widths of the tokens so far
-        self._real: Tensor | None = None  # (batch, length): which tokens so far were no padding
+        self._own: Tensor | None = None  # γ as the states take it, as long as it is the operator's
+        self._real: Tensor | None = None  # (batch, length): which were no padding; None is all
         self.length = 0
 
     @property
@@ -88,8 +88,7 @@ class Decoder:
         scale = check_scale(scale, q.shape[-1])
         if gamma is not None and self._gamma is None:
             raise ValueError(f"gamma is {gamma!r}; expected none: ordinary attention has no γ")
-        own = 0.0 if self._gamma is None else self._gamma
-        gammas = check_gamma(own if gamma is None else gamma, q)
+        gammas = self._gammas(gamma, q)
         if mask is not None:
             check_mask(mask, q)
         self._leading, self._kind = q.shape[:-2], kind
@@ -97,36 +96,50 @@ class Decoder:
         with torch.autocast(q.device.type, enabled=False):
             return self._extend(q, k, v, mask, gammas, scale)
 
+    def _gammas(self, gamma: Gamma | None, q: Tensor) -> Tensor:
+        """γ as (1, 1) or (batch, rows of a sequence); the operator's own is made only once."""
+        if gamma is None and self._own is not None:
+            return self._own
+        own = 0.0 if self._gamma is None else self._gamma
+        gammas = check_gamma(own if gamma is None else gamma, q)
+        gammas = gammas.to(torch.promote_types(q.dtype, torch.float32))
+        if gammas.numel() == 1:
+            gammas = gammas.reshape(1, 1)
+            self._own = gammas if gamma is None else self._own
+            return gammas
+        return gammas.expand(q.shape[:-2]).reshape(_batch(q), -1)
+
     def _extend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, gammas: Tensor, scale: float
     ) -> Tensor:
-        leading = q.shape[:-2]
-        count = q.shape[-2]
-        batch = q.shape[0] if q.ndim > 2 else 1
+        leading, count, batch = q.shape[:-2], q.shape[-2], _batch(q)
         dtype, compute = q.dtype, torch.promote_types(q.dtype, torch.float32)
-        real = torch.ones(batch, count, dtype=torch.bool, device=q.device)
-        if mask is not None:
-            real = mask.reshape(batch, count)
-        if not self._apart and not bool(real.all()):
+        if mask is not None and self._real is None and not bool(mask.all()):
             self._keep_apart(batch)
-        before = real[:, :0] if self._real is None else self._real
-        self._real = torch.cat([before, real], 1)
+        if self._real is None:
+            self.length += count
+            q, k, v = (x.to(compute).reshape(-1, *x.shape[-2:]) for x in (q, k, v))
+            Y = self._states[0].extend(q, k, v, gammas.reshape(-1, 1, 1), scale)
+            return Y.reshape(*leading, count, -1).to(dtype)
+        real = self._real_tokens(mask, batch, count)
         self.length += count
-        gammas = gammas.to(compute).expand(leading).reshape(batch, -1)
+        gammas = gammas.expand(batch, -1)
         q, k, v = (x.to(compute).reshape(batch, -1, *x.shape[-2:]) for x in (q, k, v))
-        if not self._apart:
-            Y = self._states[0].extend(
-                q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), gammas.reshape(-1, 1, 1), scale
-            )
-        else:
-            Y = v.new_zeros(v.shape)
-            for i, state in enumerate(self._states):
-                at = real[i].nonzero()[:, 0]
-                if len(at):
-                    Y[i, :, at] = state.extend(
-                        q[i][:, at], k[i][:, at], v[i][:, at], gammas[i].reshape(-1, 1, 1), scale
-                    )
+        Y = v.new_zeros(v.shape)
+        for i, state in enumerate(self._states):
+            at = real[i].nonzero()[:, 0]
+            if len(at):
+                Y[i, :, at] = state.extend(
+                    q[i][:, at], k[i][:, at], v[i][:, at], gammas[i].reshape(-1, 1, 1), scale
+                )
         return Y.reshape(*leading, count, -1).to(dtype)
+
+    def _real_tokens(self, mask: Tensor | None, batch: int, count: int) -> Tensor:
+        """(batch, count) which of the new tokens are real; also kept for cropping."""
+        assert self._real is not None
+        real = self._real.new_ones(batch, count) if mask is None else mask.reshape(batch, count)
+        self._real = torch.cat([self._real, real], 1)
+        return real
 
     def reorder(self, index: Tensor | Sequence[int]) -> None:
         """Sequence i becomes what sequence index[i] was, as beam search needs it.
@@ -134,7 +147,7 @@ class Decoder:
         Args:
             index: (batch',) which sequences of the batch to keep, repeats allowed.
         """
-        if self._leading is None or self._real is None or not self._leading:
+        if not self._leading:
             raise ValueError(
                 "no batch to reorder; expected a decoder extended by (batch, ..., n, d)"
             )
@@ -150,11 +163,11 @@ class Decoder:
             )
         heads = self._leading[1:].numel()
         each = torch.arange(heads, device=index.device)
-        if self._apart:
+        if self._real is not None:
             self._states = [self._states[i].select(each) for i in index.tolist()]
+            self._real = self._real[index]
         else:
             self._states = [self._states[0].select((index[:, None] * heads + each).flatten())]
-        self._real = self._real[index]
         self._leading = torch.Size([len(index), *self._leading[1:]])
 
     def crop(self, length: int) -> None:
@@ -162,10 +175,8 @@ class Decoder:
         check_count("length", length, least=0)
         if length > self.length:
             raise ValueError(f"length is {length}; expected at most the current {self.length}")
-        if self._real is None:
-            return
-        real = self._real[:, :length]
-        counts = real.sum(-1).tolist() if self._apart else [int(real[0].sum())]
+        real = None if self._real is None else self._real[:, :length]
+        counts = [length] if real is None else real.sum(-1).tolist()
         pairs = list(zip(self._states, counts, strict=True))
         if not all(state.remembers(count) for state, count in pairs):
             raise ValueError(
@@ -180,10 +191,15 @@ class Decoder:
 
     def _keep_apart(self, batch: int) -> None:
         """From one state for the whole batch to one per sequence."""
-        self._apart = True
         together = self._states[0]
+        device = self._kind[1]
+        self._real = torch.ones(batch, self.length, dtype=torch.bool, device=device)  # type: ignore[call-overload]
         if together.length:
             rows = torch.arange(together.tensors()[0].shape[0]).reshape(batch, -1)
             self._states = [together.select(at) for at in rows]
         else:
             self._states = [self._new_state() for _ in range(batch)]
+
+
+def _batch(q: Tensor) -> int:
+    return q.shape[0] if q.ndim > 2 else 1

@@ -137,12 +137,28 @@ class ExactState(BufferedState):
     def extend(self, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         """Outputs (B, c, d_v) of c new tokens."""
         past, count = self.length, q.shape[1]
+        if count == 1:
+            return (1 - gamma) * self._one_row(q, k, v, gamma, scale)
         rows = Rows(q, self.k.append(k), v, gamma, scale, self.drop, self.Z.append(v))
         if past:
             rows.see(0, count, 0, past)
         rows.solve(0, count)
         self.length += count
         return (1 - gamma) * rows.H
+
+    def _one_row(self, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+        """H of a single token: u = Σ_{s<t} A_ts Z_s, Z_t = (V_t + γu) / (1 - γA_tt)."""
+        # one row of scores is no more than a key's worth of numbers: no kernel need avoid it
+        A_t = torch.softmax(torch.bmm(q * scale, self.k.append(k).mT), -1)
+        A_tt = A_t[..., -1:]
+        past = self.length
+        u = torch.bmm(A_t[..., :past], self.Z.view()) if past else torch.zeros_like(v)
+        Z_t = torch.addcmul(v, u, gamma)
+        if not self.drop:
+            Z_t /= 1 - gamma * A_tt
+        self.Z.append(Z_t)
+        self.length += 1
+        return torch.addcmul(u, A_tt, Z_t)
 
     def crop(self, length: int) -> None:
         """Forget all tokens from `length` on."""
