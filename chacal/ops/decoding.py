@@ -8,6 +8,7 @@ a cache of raw V would give wrong outputs without a word. The other operators ke
 |---|---|---|
 | dense, chacal | all | V, Z of all |
 | local, window | a window | V, Z of a window |
+| routed | all, and a summary of each tile | Z of all |
 | pooled | the near blocks, a mean per earlier block | the same, of Z |
 | pattern | all; with a tuple of offsets, the longest of them | the same, of Z |
 | block | all (a row's softmax needs them) | Z of the current block, one reduced Z per block |
