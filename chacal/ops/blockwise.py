@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chacal.ops.attend import row_lse, score_pieces
+from chacal.ops.attend import PIECE, row_lse, score_pieces
 from chacal.ops.inputs import Gamma, check_choice, check_count, exact_backward, run
 from chacal.ops.pooling import COLUMNS, ROWS, down, gather_columns, num_blocks, pick_rows, up
 from chacal.ops.resolvent import check_matrix, check_range, neumann, resolvent
@@ -21,7 +21,7 @@ from chacal.ops.streaming import Adjoint, Rows, leaf_size
 
 BRANCHES = ("both", "local", "residual")
 
-LEAF = 96
+LEAF = 128
 """Rows of a diagonal tile, about: blocks are short, and few tiles beat small ones there."""
 
 
@@ -161,11 +161,12 @@ class BlockBranches(torch.autograd.Function):
         lse_past = q.new_full((B, n), -torch.inf)
         blocks = num_blocks(n, block_size)
         A_res = q.new_zeros(B, blocks, blocks)
+        room = q.new_empty(2, PIECE if blocks > 1 else 0)
         for I in range(blocks):
             a, b = I * block_size, min(n, (I + 1) * block_size)
             chosen = standing(rows, a, b)
-            mass = q.new_zeros(B, b - a, I) if branches != "local" else None
-            for heads, piece, S, spare in score_pieces(q[:, a:b], k[:, :a], scale):
+            mass = q.new_empty(B, b - a, I) if branches != "local" else None
+            for heads, piece, S, spare in score_pieces(q[:, a:b], k[:, :a], scale, room):
                 lse_past[heads, a:b][:, piece] = row_lse(S, spare)
                 if mass is not None:
                     # the rows that stand for the block; `spare` holds the logarithms of their P

@@ -164,7 +164,7 @@ class Rows:
         inner = T.tril(-1) if self.drop else T
         Z = solve_tile(inner, torch.addcmul(v, H, self.gamma), self.gamma, self.I)
         self.Z[:, self.past + a : self.past + b] = Z
-        H += torch.bmm(T, Z)
+        H.baddbmm_(T, Z)
 
 
 class Adjoint:
