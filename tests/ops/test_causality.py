@@ -14,7 +14,7 @@ import chacal
 from chacal.operators import OPERATORS
 from chacal.ops.blockwise import BRANCHES
 from chacal.ops.pooling import COLUMNS, ROWS
-from chacal.ops.resolvent import DIAGONALS
+from chacal.ops.resolvent import DIAGONALS, PRUNINGS
 
 
 def largest_from_the_future(text: str, n: int = 7) -> list[float]:
@@ -98,6 +98,7 @@ def test_every_operator_and_option_is_covered():
     operators = [chacal.parse_operator(text) for text in CAUSAL + LEAKY]
     assert {type(operator) for operator in operators} == set(OPERATORS.values())
     choices = {"rows": ROWS, "columns": COLUMNS, "branches": BRANCHES, "diagonal": DIAGONALS}
+    choices["prune"] = PRUNINGS
     for cls in OPERATORS.values():
         mine = [operator for operator in operators if type(operator) is cls]
         for field in dataclasses.fields(cls):
