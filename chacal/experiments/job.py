@@ -90,7 +90,8 @@ def perform(job: Job, folder: Path) -> None:
         if _lacks_weights(job, folder):
             # a clone has the figures but no weights: train again, and measure all of it again
             evaluations = tuple(dict.fromkeys([*evaluations, *_measured(folder)]))
-            for name in ("result.json", *(f"{e.id}.json" for e in evaluations)):
+            old = ("result.json", "last.safetensors", "metrics.jsonl")
+            for name in (*old, *(f"{e.id}.json" for e in evaluations)):
                 (folder / name).unlink(missing_ok=True)
         train(job.run, folder, resume=True, quiet=True)
         for evaluation in evaluations:

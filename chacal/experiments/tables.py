@@ -165,9 +165,9 @@ def regimes(scale: Scale) -> Table:
     cells = []
     for row, operator in rows.items():
         paper = {k: v for k, v in figures("tab:boxes", row).items() if k != "seconds"}
-        columns = {"n = the longest story's: chains cross borders": 0}
+        columns = {"chains cross borders": 0}
         if operator.startswith("block"):
-            columns[f"n = {long}: stories fit in n//3"] = long
+            columns[f"stories fit in n//3 (n = {long})"] = long
         for column, pad in columns.items():
             run = scale.on_boxes("dense", operator, pad=pad)
             test = _test(scale, run.task)

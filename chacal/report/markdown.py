@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chacal.report.aggregate import Results
-from chacal.report.sections import LEAD, Section, layers, sections_of
+from chacal.report.sections import LEAD, Section, layers, sections_of, some
 
 
 def markdown(everything: list[Results], log: str) -> str:
@@ -20,19 +20,19 @@ def markdown(everything: list[Results], log: str) -> str:
 
 def _section(section: Section, log: str) -> list[str]:
     lines, texts = section.lines, layers(section.content)
-    head = ["row", *(["of"] if lines.has_column else []), *(["layers"] if texts else [])]
-    head += [*lines.columns, "causal"]
+    head = ["row", *(["of"] if lines.has_column else []), *lines.columns, "causal"]
+    head += ["layers"] if texts else []
     rows = []
     for i, line in enumerate(lines.lines):
         row = [line.row, *([line.column] if lines.has_column else [])]
-        row += [f"`{texts[i]}`"] if texts else []
         row += [t + (" ≠" if j in line.marked else "") for j, t in enumerate(line.texts)]
         row.append({True: "yes", False: "**no**", None: ""}[line.causal])
+        row += [f"`{texts[i]}`"] if texts else []
         rows.append(row)
     parts = [f"### {section.name}: {section.title}", ""]
     parts += [_row(head), _row(["---"] * len(head)), *map(_row, rows), ""]
     for sentence, who in section.differences.items():
-        parts.append(f"- ≠ {', '.join(who)}: {sentence}{_link(log, section.log)}")
+        parts.append(f"- ≠ {some(who)}: {sentence}{_link(log, section.log)}")
     parts += [f"- {where}: {why}" for where, why in section.problems]
     parts += [
         f"- {word}: " + (f"`{text}`" if word in ("command", "to run it") else text)

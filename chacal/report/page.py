@@ -8,7 +8,7 @@ from itertools import chain
 
 from chacal.report.aggregate import Results
 from chacal.report.plots import plots_of
-from chacal.report.sections import LEAD, Section, layers, maps, sections_of
+from chacal.report.sections import LEAD, Section, layers, maps, sections_of, some
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #57606a; --paper: #ffffff;
@@ -37,15 +37,17 @@ table { border-collapse: collapse; width: 100%; font-size: .9rem;
 th, td { padding: .35rem .7rem; text-align: right; white-space: nowrap;
   border-bottom: 1px solid var(--line); }
 tr:last-child td { border-bottom: 0; }
-th { background: var(--card); vertical-align: bottom; font-weight: 600; }
+th { background: var(--card); vertical-align: bottom; font-weight: 600; white-space: normal;
+  min-width: 4.5rem; line-height: 1.25; }
 th.text, td.text { text-align: left; }
 td:first-child, th:first-child { position: sticky; left: 0; background: var(--paper); }
 th:first-child { background: var(--card); }
 td.paper { color: var(--soft); }
+td.long { text-align: left; white-space: normal; min-width: 14rem; }
 td.marked { color: var(--mark); font-weight: 600; }
 td.missing, .no { color: var(--bad); }
 code { font: .86em ui-monospace, monospace; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr));
+.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 30rem), 1fr));
   gap: 1rem; margin: 1rem 0; }
 figure { margin: 0; border: 1px solid var(--line); border-radius: .4rem; padding: .6rem; }
 figure > div { overflow-x: auto; }
@@ -59,7 +61,8 @@ dd { margin: 0; overflow-wrap: anywhere; }
 summary { cursor: pointer; margin: .6rem 0; }
 @media (max-width: 40rem) {
   body { padding: 1rem .75rem 3rem; }
-  td:first-child, th:first-child { position: static; }
+  td, th { padding: .35rem .5rem; }
+  td.text { white-space: normal; min-width: 8rem; }
   dl { grid-template-columns: 1fr; gap: 0; }
   dd { margin-bottom: .4rem; }
 }
@@ -119,7 +122,7 @@ def _section(results: Results, section: Section, log: str) -> list[str]:
     remarks = []
     for sentence, rows in section.differences.items():
         link = f' <a href="{log}#{section.log}">log</a>' if log else ""
-        who = escape(", ".join(rows))
+        who = escape(some(rows))
         remarks.append(f"<li>≠ <strong>{who}</strong>: {escape(sentence)}{link}</li>")
     for where, why in section.problems:
         remarks.append(f'<li class="no">{escape(where)}: {escape(why)}</li>')
@@ -144,7 +147,19 @@ def _section(results: Results, section: Section, log: str) -> list[str]:
     facts = "".join(
         f"<dt>{escape(word)}</dt><dd>{_fact(word, text)}</dd>" for word, text in section.facts
     )
-    return [*parts, f"<dl>{facts}</dl>"]
+    return [
+        *parts,
+        _how(section),
+        f"<details><summary>Scale, sizes, machine</summary><dl>{facts}</dl></details>",
+    ]
+
+
+def _how(section: Section) -> str:
+    """The line that is always seen: the command, and of which seeds."""
+    told = dict(section.facts)
+    seeds = f", seeds {escape(told['seeds'])}" if "seeds" in told else ", not run yet"
+    command = told.get("command") or told["to run it"]
+    return f'<p class="soft"><code>{escape(command)}</code>{seeds}</p>'
 
 
 def _fact(word: str, text: str) -> str:
@@ -156,22 +171,22 @@ def _table(section: Section) -> str:
     lines, texts = section.lines, layers(section.content)
     head = ['<th class="text">row</th>']
     head += ['<th class="text">of</th>'] if lines.has_column else []
-    head += ['<th class="text">layers</th>'] if texts else []
     head += [f"<th>{escape(column)}</th>" for column in lines.columns]
     head.append("<th>causal</th>")
+    head += ['<th class="text">layers</th>'] if texts else []
     body = []
     for i, line in enumerate(lines.lines):
         cells = [f'<td class="text">{escape(line.row)}</td>']
         cells += [f'<td class="text">{escape(line.column)}</td>'] if lines.has_column else []
-        cells += [f'<td class="text"><code>{escape(texts[i])}</code></td>'] if texts else []
         for j, text in enumerate(line.texts):
             kind = "paper" if lines.columns[j] == "paper" else ""
             kind = "missing" if text in ("not run", "failed", "not timed") else kind
             mark = " ≠" if j in line.marked else ""
-            kind = "marked" if mark else kind
+            kind = "marked" if mark else "long" if len(text) > 24 else kind
             cells.append(f'<td class="{kind}">{escape(text)}{mark}</td>')
         causal = {True: "yes", False: '<span class="no">no</span>', None: ""}[line.causal]
         cells.append(f"<td>{causal}</td>")
+        cells += [f'<td class="text"><code>{escape(texts[i])}</code></td>'] if texts else []
         body.append(f"<tr>{''.join(cells)}</tr>")
     return (
         f'<div class="scroll" tabindex="0"><table><thead><tr>{"".join(head)}</tr></thead>'

@@ -127,8 +127,9 @@ TABLES: dict[str, PaperTable] = {
         title="The same stories, with chains that cross borders and in one block",
         log="tabregimes",
         why={
+            "": SETUP,
             "Block-ChaCAL": "The figure beside ours is the paper's of tab:boxes, whose story and "
-            "sequence lengths are not published."
+            "sequence lengths are not published.",
         },
     ),
     "fig:sparsity": PaperTable(

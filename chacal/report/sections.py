@@ -43,6 +43,11 @@ class Section:
     content: Mapping[str, Any] | None
 
 
+def some(rows: list[str]) -> str:
+    """A few rows by name; of many, the first and how many more."""
+    return "; ".join(rows) if len(rows) <= 3 else f"{rows[0]} and {len(rows) - 1} more"
+
+
 def sections_of(results: Results) -> list[Section]:
     """The report's sections of one scale."""
     return [_section(name, content) for name, content in results.tables.items()]
