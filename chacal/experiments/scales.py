@@ -133,14 +133,14 @@ SMOKE = Scale(
 
 CPU = Scale(
     name="cpu",
-    note="cpu: 5 boxes, 50 objects, 0 to 10 updates (n <= 67), 1,600 steps of 32, width 128, 4 "
+    note="cpu: 4 boxes, 40 objects, 0 to 10 updates (n <= 61), 1,400 steps of 32, width 128, 4 "
     "heads, AdamW 1e-3; chains of the paper's size, 300 steps of 32",
     seeds=3,
     stories=Boxes(
-        boxes=5, objects=50, updates=10, curriculum_hold=150, curriculum_steps=50
+        boxes=4, objects=40, updates=10, curriculum_hold=150, curriculum_steps=45
     ),
     story_train=TrainConfig(
-        steps=1600, batch_size=32, warmup=50, schedule="linear", decay=0.3, eval_every=200,
+        steps=1400, batch_size=32, warmup=50, schedule="linear", decay=0.3, eval_every=200,
         eval_examples=256, test_examples=64, checkpoint_every=200,
     ),
     chains=Chains(),

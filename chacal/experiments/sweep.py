@@ -40,6 +40,7 @@ from chacal.experiments.job import (
 from chacal.experiments.progress import Progress
 from chacal.experiments.snapshot import read_json, save_snapshot, write_json
 from chacal.training.config import RunConfig, to_json
+from chacal.training.distributed import start
 from chacal.training.runs import Interrupted
 
 GRACE = 300.0
@@ -71,6 +72,13 @@ def run_table(
         raise ValueError(f"jobs is {jobs}; expected at least 1")
     if jobs > 1 and "WORLD_SIZE" in os.environ:
         raise ValueError(f"jobs is {jobs} under torchrun; expected 1, whose processes share it")
+    with start("auto", fsdp=False):  # one process group for all runs
+        return _run_table(table, out, scale, seeds, jobs, rounds, quiet)
+
+
+def _run_table(
+    table: Table, out: Path, scale: str, seeds: Sequence[int], jobs: int, rounds: int, quiet: bool
+) -> dict[str, Any]:
     todo = plan(table, seeds)
     if int(os.environ.get("RANK", "0")):  # torchrun's others train along, in the same order
         for job in todo:
