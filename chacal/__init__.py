@@ -5,8 +5,10 @@ from chacal.notation import parse_operator, parse_operators
 from chacal.operators import Operator
 from chacal.ops.blockwise import block_resolvent_attention, blockwise
 from chacal.ops.decoding import Decoder
+from chacal.ops.pattern import pattern_resolvent_attention
 from chacal.ops.pooled import pooled_resolvent_attention
 from chacal.ops.resolvent import resolvent, t_post, t_pre, t_raw
+from chacal.ops.routed import routed_resolvent_attention
 from chacal.ops.sparse import bigbird_attention, dense_attention, local_attention
 from chacal.ops.streaming import resolvent_attention
 from chacal.ops.weights import attention_weights, top_k
@@ -24,9 +26,11 @@ __all__ = [
     "local_attention",
     "parse_operator",
     "parse_operators",
+    "pattern_resolvent_attention",
     "pooled_resolvent_attention",
     "resolvent",
     "resolvent_attention",
+    "routed_resolvent_attention",
     "t_post",
     "t_pre",
     "t_raw",

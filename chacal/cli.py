@@ -15,8 +15,8 @@ from chacal.tasks import TASKS
 from chacal.training.config import ModelConfig, RunConfig, TrainConfig, defaults
 
 OPERATOR_HELP = (
-    "dense, local, bigbird, chacal, block/DIVISOR, block@SIZE, window@SIZE, pooled[@SIZE]; options "
-    "after commas, as in block/3,rows=mean"
+    "dense, local, bigbird, chacal, block/DIVISOR, block@SIZE, window@SIZE, pooled[@SIZE], "
+    "routed[@SIZE], pattern; options after commas, as in block/3,rows=mean"
 )
 
 

@@ -1,11 +1,13 @@
 """Operators as text: "dense", "block/3,rows=mean", "window@64".
 
 A text is a name, a size where the operator has one ("/3" divides n, "@64" is absolute), and
-options after commas. An operator prints back as the shortest text that makes it again.
+options after commas; where one takes several numbers, plus signs join them ("offsets=1+2+5"). An
+operator prints back as the shortest text that makes it again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import types
@@ -82,6 +84,9 @@ def _value(text: str, cls: type[Operator], field: str, value: str) -> Any:
     options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
     if type(None) in options and value == "None":
         return None
+    if tuple[int, ...] in options:
+        with contextlib.suppress(ValueError):  # no numbers: a name, then
+            return tuple(int(number) for number in value.split("+"))
     for kind in options:
         if kind is type(None):
             continue

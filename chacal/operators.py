@@ -23,16 +23,14 @@ from torch import Tensor
 from chacal.ops.blockwise import BRANCHES, block_resolvent_attention
 from chacal.ops.decoding import Decoder
 from chacal.ops.inputs import Gamma, check_choice, check_count, run
+from chacal.ops.pattern import Offsets, PatternState, check_offsets, pattern_resolvent_attention
 from chacal.ops.pooled import pooled_resolvent_attention
 from chacal.ops.pooling import CAUSAL_ROWS, COLUMNS, ROWS
 from chacal.ops.resolvent import DIAGONALS, PRUNINGS, resolvent, t_post, t_pre, t_raw
-from chacal.ops.sparse import (
-    bigbird_attention,
-    check_seed,
-    dense_attention,
-    local_attention,
-)
-from chacal.ops.states import ROLLBACK, BlockState, ExactState, TiledState
+from chacal.ops.routed import routed_resolvent_attention
+from chacal.ops.routing import SCORES, Routing
+from chacal.ops.sparse import bigbird_attention, check_seed, dense_attention, local_attention
+from chacal.ops.states import ROLLBACK, BlockState, ExactState, RoutedState, TiledState
 from chacal.ops.streaming import resolvent_attention
 from chacal.ops.tiled import View
 from chacal.ops.weights import attention_weights
@@ -99,6 +97,8 @@ class Operator:
         size, options = "", ""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
+            if isinstance(value, tuple):
+                value = "+".join(map(str, value))  # commas separate options
             if field.name in marks and (value != field.default or field.name in self.always_shown):
                 size = f"{marks[field.name]}{value}"
             elif value != field.default:
@@ -287,12 +287,7 @@ class PooledResolvent(Operator):
         check_count("near", self.near, least=0)
 
     def _decoder(self, rollback: int) -> Decoder:
-        if self.block_size is None:
-            raise ValueError(
-                f"{self} cannot decode: a block size of about √n changes as n grows; expected a "
-                f"fixed one, as in 'pooled@64'"
-            )
-        view = View(tile=self.block_size, near=self.near)
+        view = View(tile=_fixed_size(self, self.block_size), near=self.near, pool=True)
         return Decoder(lambda: TiledState(view, rollback), self.gamma)
 
 
@@ -328,15 +323,73 @@ class TPre(TPost):
     of_weights: ClassVar[Callable[..., Tensor]] = staticmethod(t_pre)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RoutedResolvent(Operator):
+    """The subquadratic resolvent that hops anywhere: near tiles, and past ones a row chooses."""
+
+    name = "routed"
+    function = staticmethod(routed_resolvent_attention)
+    sizes: ClassVar[dict[str, str]] = {"@": "block_size"}
+    block_size: int | None = None
+    gamma: float = 0.9
+    near: int = 1
+    routes: int = 1
+    parts: int = 1
+    score: str = "mean"
+
+    def __post_init__(self) -> None:
+        if self.block_size is not None:
+            check_count("block_size", self.block_size)
+        _check_gamma(self.gamma)
+        check_count("near", self.near, least=0)
+        check_count("routes", self.routes)
+        check_count("parts", self.parts)
+        check_choice("score", self.score, SCORES)
+
+    def _decoder(self, rollback: int) -> Decoder:
+        view = View(tile=_fixed_size(self, self.block_size), near=self.near)
+        routing = Routing(self.routes, self.parts, self.score)
+        return Decoder(lambda: RoutedState(view, routing), self.gamma)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatternResolvent(Operator):
+    """The resolvent of a fixed pattern: a row sees itself and the rows `offsets` before it."""
+
+    name = "pattern"
+    function = staticmethod(pattern_resolvent_attention)
+    offsets: Offsets = "powers"
+    gamma: float = 0.9
+
+    def __post_init__(self) -> None:
+        check_offsets(self.offsets)
+        _check_gamma(self.gamma)
+
+    def _decoder(self, rollback: int) -> Decoder:
+        return Decoder(lambda: PatternState(self.offsets, rollback), self.gamma)
+
+
 OPERATORS: dict[str, type[Operator]] = {
     cls.name: cls
-    for cls in (Dense, Local, BigBird, Resolvent, BlockResolvent, WindowResolvent, PooledResolvent)
-} | {cls.name: cls for cls in (TPost, TPre)}
+    for cls in (
+        *(Dense, Local, BigBird, Resolvent, BlockResolvent, WindowResolvent, PooledResolvent),
+        *(RoutedResolvent, PatternResolvent, TPost, TPre),
+    )
+}
 
 
 def _check_gamma(gamma: object) -> None:
     if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not 0 <= gamma < 1:
         raise ValueError(f"gamma is {gamma!r}; expected a number in [0, 1)")
+
+
+def _fixed_size(operator: Operator, block_size: int | None) -> int:
+    if block_size is None:
+        raise ValueError(
+            f"{operator} cannot decode: a block size of about √n changes as n grows; expected a "
+            f"fixed one, as in '{operator.name}@64'"
+        )
+    return block_size
 
 
 def _no_pruning(operator: Operator, top_k: int | None) -> None:

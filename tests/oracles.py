@@ -4,6 +4,7 @@ Nothing here comes from `chacal`. Every function works on one sequence, `(n, d)`
 it over leading dimensions. No solver is used: a triangular inverse is forward substitution.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -35,6 +36,19 @@ def causal(t: int, s: int) -> bool:
 def within(window: int) -> Visible:
     """Row t sees the last `window` keys, its own among them."""
     return lambda t, s: s <= t and t - s < window
+
+
+def at_offsets(offsets: str | tuple[int, ...]) -> Visible:
+    """Row t sees itself and t - 2^j ("powers"), t - (j²+1) ("squares"), or given offsets back."""
+
+    def visible(t: int, s: int) -> bool:
+        if offsets == "powers":
+            return s == t or any(t - s == 2**j for j in range(64))
+        if offsets == "squares":
+            return s == t or any(t - s == j**2 + 1 for j in range(t + 1))
+        return s == t or t - s in offsets
+
+    return visible
 
 
 def attention(
@@ -157,6 +171,42 @@ def pooled_matrix(q: Tensor, k: Tensor, m: int, near: int, scale: float | None =
         L[t, single] = weights[: len(single)]
         W[t, far] = weights[len(single) :]
     return L + W @ P
+
+
+def tile_score(query: Tensor, keys: Tensor, parts: int, score: str) -> float:
+    """How a tile's keys (m, d) look to a query (d,): the best of its parts."""
+    parts = min(parts, len(keys))
+    if parts > 1:
+        # the first parts are one key longer where the keys cannot be shared out evenly
+        size, longer = divmod(len(keys), parts)
+        cuts = [i * size + min(i, longer) for i in range(parts + 1)]
+        return max(tile_score(query, keys[a:b], 1, score) for a, b in itertools.pairwise(cuts))
+    if score == "mean":
+        return float(sum(float(query @ key) for key in keys)) / len(keys)
+    channels = zip(query.tolist(), keys.T.tolist(), strict=True)
+    return sum(max(x * y for y in column) for x, column in channels)
+
+
+def routed_matrix(
+    q: Tensor,
+    k: Tensor,
+    m: int,
+    near: int,
+    routes: int,
+    parts: int = 1,
+    score: str = "mean",
+    scale: float | None = None,
+) -> Tensor:
+    """A (n, n): own and near tiles, and per row the `routes` earlier tiles of highest score."""
+    n = len(q)
+    tiles = blocks_of(n, m)
+    seen = []
+    for t in range(n):
+        own = t // m
+        far = range(max(0, own - near))
+        ranked = sorted(far, key=lambda J: -tile_score(q[t], k[tiles[J]], parts, score))
+        seen.append({*range(max(0, own - near), own + 1), *ranked[:routes]})
+    return attention(q, k, lambda t, s: s <= t and s // m in seen[t], scale)
 
 
 def top_k(A: Tensor, count: int) -> Tensor:

@@ -143,6 +143,7 @@ def test_A_of_a_window_is_the_banded_softmax(text):
         "block@4",
         "window@5",
         "pooled@4",
+        "pattern",
     ],
 )
 def test_rows_of_A_are_causal_and_sum_to_one(text):
@@ -153,7 +154,9 @@ def test_rows_of_A_are_causal_and_sum_to_one(text):
     assert (S is None) == (text.split("@")[0] in ("dense", "local", "bigbird"))
 
 
-@pytest.mark.parametrize("text", ["chacal", "window@5", "pooled@4", "chacal,diagonal=drop"])
+@pytest.mark.parametrize(
+    "text", ["chacal", "window@5", "pooled@4", "pattern", "chacal,diagonal=drop"]
+)
 @pytest.mark.parametrize("gamma", [None, 0.3])
 def test_S_is_the_resolvent_of_A(text, gamma):
     q, k = qk()

@@ -14,8 +14,10 @@ from chacal.operators import (
     BlockResolvent,
     Dense,
     Local,
+    PatternResolvent,
     PooledResolvent,
     Resolvent,
+    RoutedResolvent,
     TPost,
     TPre,
     WindowResolvent,
@@ -56,6 +58,17 @@ TEXTS = [
     ("pooled@16,near=0", PooledResolvent(block_size=16, near=0), None),
     ("t_post,top_k=2", TPost(top_k=2), None),
     ("t_pre,top_k=1,prune=inside", TPre(top_k=1, prune="inside"), None),
+    ("routed", RoutedResolvent(), None),
+    ("routed@64,near=1,routes=1", RoutedResolvent(block_size=64), "routed@64"),
+    ("routed@9,near=0,routes=2,parts=3,score=bound",
+     RoutedResolvent(block_size=9, near=0, routes=2, parts=3, score="bound"), None),
+    ("pattern", PatternResolvent(), None),
+    ("pattern,offsets=powers", PatternResolvent(), "pattern"),
+    ("pattern,offsets=squares,gamma=0.5", PatternResolvent(offsets="squares", gamma=0.5), None),
+    ("pattern,gamma=0.5,offsets=1+2+5", PatternResolvent(offsets=(1, 2, 5), gamma=0.5),
+     "pattern,offsets=1+2+5,gamma=0.5"),
+    ("pattern,offsets=5+1+2", PatternResolvent(offsets=(5, 1, 2)), None),
+    ("pattern,offsets=7", PatternResolvent(offsets=(7,)), None),
     (" block/3 , rows=mean ", BlockResolvent(divisor=3, rows="mean"), "block/3,rows=mean"),
 ]  # fmt: skip
 
@@ -121,8 +134,21 @@ def test_operators_take_their_options_by_name_only():
         ("block@-1", "block_size is -1"),
         ("window@0", "operator 'window@0': window is 0"),
         ("pooled@0", "block_size is 0"),
+        ("routed@0", "block_size is 0"),
+        ("routed,routes=0", "routes is 0; expected a whole number of at least 1"),
+        ("routed,parts=0", "parts is 0; expected a whole number of at least 1"),
+        ("routed,score=best", "score is 'best'; expected one of 'mean', 'bound'"),
         ("pooled,near=-1", "near is -1; expected a whole number of at least 0"),
         ("local@0", "window is 0"),
+        ("pattern@3", "has the size '@3'; pattern takes none"),
+        ("pattern,offsets=", "offsets is ''; expected one of 'powers', 'squares', or a tuple"),
+        ("pattern,offsets=cubes", "operator 'pattern,offsets=cubes': offsets is 'cubes'"),
+        ("pattern,offsets=1+x", r"offsets is '1\+x'; expected .*as text, 1\+2\+5"),
+        ("pattern,offsets=1++2", r"offsets is '1\+\+2'"),
+        ("pattern,offsets=1+0", r"offsets is \(1, 0\); expected"),
+        ("pattern,offsets=1+-2", r"offsets is \(1, -2\); expected"),
+        ("pattern,offsets=1+1", r"offsets is \(1, 1\); expected .*different"),
+        ("pattern,offsets=1,2", "has the option '2'; pattern takes offsets=..., gamma=..."),
         ("bigbird,links=-1", "links is -1"),
         ("dense,top_k=0", "operator 'dense,top_k=0': top_k is 0"),
         ("chacal,gamma=1", r"operator 'chacal,gamma=1': gamma is 1.0; expected .*\[0, 1\)"),
@@ -157,6 +183,9 @@ def test_bad_text_is_quoted(text, message):
         (lambda: BlockResolvent(block_size=2, divisor=2), "block_size is 2 and divisor is 2"),
         (lambda: BlockResolvent(block_size=True), "block_size is True"),
         (lambda: PooledResolvent(near=None), "near is None"),
+        (lambda: PatternResolvent(offsets=()), r"offsets is \(\)"),
+        (lambda: PatternResolvent(offsets=[1, 2]), r"offsets is \[1, 2\]; expected .*a tuple"),
+        (lambda: PatternResolvent(gamma=1), "gamma is 1;"),
         (lambda: BigBird(seed=-1), "seed is -1"),
     ],
 )
@@ -167,6 +196,7 @@ def test_bad_fields_are_named(make, message):
 
 def test_a_list_keeps_options_with_their_operator():
     texts = ["dense", "block/3,rows=mean,columns=mean", "chacal,gamma=0.8", "window@4", "local"]
+    texts += ["pattern,offsets=1+2", "dense"]
     expected = tuple(map(chacal.parse_operator, texts))
     assert chacal.parse_operators(",".join(texts)) == expected
     assert chacal.parse_operators(", ".join(texts)) == expected
@@ -223,15 +253,23 @@ def pruned(q, k, v, gamma, diagonal):
          lambda q, k, v: chacal.t_post(chacal.attention_weights(q, k), v, 2, "inside")),
         ("t_pre,top_k=2,prune=outside",
          lambda q, k, v: chacal.t_pre(chacal.attention_weights(q, k), v, 2, "outside")),
+        ("routed@2,near=0,routes=2,parts=2,score=bound,gamma=0.3",
+         lambda *x: chacal.routed_resolvent_attention(
+             *x, block_size=2, near=0, routes=2, parts=2, score="bound", gamma=0.3)),
         ("pooled@2,near=2,gamma=0.3",
          lambda *x: chacal.pooled_resolvent_attention(*x, block_size=2, near=2, gamma=0.3)),
+        ("pattern", chacal.pattern_resolvent_attention),
+        ("pattern,offsets=1+3,gamma=0.3",
+         lambda *x: chacal.pattern_resolvent_attention(*x, offsets=(1, 3), gamma=0.3)),
     ],
 )  # fmt: skip
 def test_an_operator_is_its_function(text, function):
     assert torch.equal(chacal.parse_operator(text)(*inputs()), function(*inputs()))
 
 
-@pytest.mark.parametrize("text", ["chacal", "chacal,top_k=3", "block/3", "window@4", "pooled"])
+@pytest.mark.parametrize(
+    "text", ["chacal", "chacal,top_k=3", "block/3", "window@4", "pooled", "routed@2", "pattern"]
+)
 def test_a_given_gamma_stands_in_for_the_operators_own(text):
     operator = chacal.parse_operator(text)
     assert operator.has_gamma

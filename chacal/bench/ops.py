@@ -23,7 +23,17 @@ BASELINE = "sdpa"
 MATERIALISED = "formed"
 """Forms A and solves: what exact ChaCAL costs when written as in the paper."""
 
-DEFAULT_OPERATORS = ("chacal", "block/3", "pooled", "window@64", "local", "bigbird", MATERIALISED)
+DEFAULT_OPERATORS = (
+    "chacal",
+    "block/3",
+    "pooled",
+    "routed",
+    "window@64",
+    "pattern",
+    "local",
+    "bigbird",
+    MATERIALISED,
+)
 
 MATERIALISED_LIMIT = 8192
 """The longest n for which n x n matrices are formed."""

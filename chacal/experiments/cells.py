@@ -132,13 +132,3 @@ def digest(data: Any) -> str:
     """Ten hex digits of plain data's content."""
     text = json.dumps(data, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
-
-
-def known(*operators: str) -> bool:
-    """Whether this version has all of the operators."""
-    try:
-        for text in operators:
-            parse_operator(text)
-    except ValueError:
-        return False
-    return True

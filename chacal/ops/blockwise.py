@@ -21,6 +21,9 @@ from chacal.ops.streaming import Adjoint, Rows, leaf_size
 
 BRANCHES = ("both", "local", "residual")
 
+LEAF = 96
+"""Rows of a diagonal tile, about: blocks are short, and few tiles beat small ones there."""
+
 
 def blockwise(
     A: Tensor,
@@ -154,20 +157,27 @@ class BlockBranches(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """Y_blk (B, n, d_v) and Ã_res (B, blocks, blocks) with columns summed."""
         B, n, _ = q.shape
-        local = Rows(q, k, v, gamma, scale, leaf=leaf_size(block_size))
+        local = Rows(q, k, v, gamma, scale, leaf=leaf_size(block_size, LEAF))
         lse_past = q.new_full((B, n), -torch.inf)
         blocks = num_blocks(n, block_size)
         A_res = q.new_zeros(B, blocks, blocks)
         for I in range(blocks):
             a, b = I * block_size, min(n, (I + 1) * block_size)
+            chosen = standing(rows, a, b)
+            mass = q.new_zeros(B, b - a, I) if branches != "local" else None
             for heads, piece, S, spare in score_pieces(q[:, a:b], k[:, :a], scale):
                 lse_past[heads, a:b][:, piece] = row_lse(S, spare)
+                if mass is not None:
+                    # the rows that stand for the block; `spare` holds the logarithms of their P
+                    first, last = (min(max(t - a, piece.start), piece.stop)
+                                   for t in (chosen.start, chosen.stop))  # fmt: skip
+                    log_P = spare[:, first - piece.start : last - piece.start]
+                    mass[heads, first:last] = log_P.exp().unflatten(-1, (I, -1)).sum(-1)
             local.lse[:, a:b] = lse_past[:, a:b]
             local.solve(a, b)
-            if branches != "local":
-                chosen = standing(rows, a, b)
-                mass = _block_masses(q[:, chosen], k[:, :a], scale, block_size)
+            if mass is not None:
                 share = (lse_past[:, chosen] - local.lse[:, chosen]).exp_()
+                mass = mass[:, chosen.start - a : chosen.stop - a]
                 A_res[:, I, :I] = (mass * share.unsqueeze(-1)).mean(1)
         Y_blk = (1 - gamma) * local.H
         ctx.save_for_backward(q, k, v, gamma, Y_blk, local.lse, lse_past)
@@ -206,7 +216,7 @@ class BlockBranches(torch.autograd.Function):
         first_only = rows == "first" or not residual
         local = Adjoint(
             q, k, v, gamma, scale, False, Y_blk, lse, dY,
-            shift=None if first_only else shift, leaf=leaf_size(m),
+            shift=None if first_only else shift, leaf=leaf_size(m, LEAF),
         )  # fmt: skip
         for _, a, b in spans:
             local.solve(a, b)
@@ -235,15 +245,6 @@ class BlockBranches(torch.autograd.Function):
 def standing(rows: str, a: int, b: int) -> slice:
     """Which rows of the block a to b stand for it."""
     return {"first": slice(a, a + 1), "mean": slice(a, b), "last": slice(b - 1, b)}[rows]
-
-
-def _block_masses(q: Tensor, k: Tensor, scale: float, block_size: int) -> Tensor:
-    """(B, r, blocks): how softmax(q kᵀ · scale) shares its mass among blocks of keys."""
-    mass = q.new_empty(*q.shape[:2], k.shape[1] // block_size)
-    for heads, rows, S, spare in score_pieces(q, k, scale):
-        P = torch.softmax(S, -1, out=spare)
-        mass[heads, rows] = P.unflatten(-1, (-1, block_size)).sum(-1)
-    return mass
 
 
 def _check_options(block_size: object, rows: str, columns: str, branches: str) -> None:

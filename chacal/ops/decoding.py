@@ -9,6 +9,7 @@ a cache of raw V would give wrong outputs without a word. The other operators ke
 | dense, chacal | all | V, Z of all |
 | local, window | a window | V, Z of a window |
 | pooled | the near blocks, a mean per earlier block | the same, of Z |
+| pattern | all; with a tuple of offsets, the longest of them | the same, of Z |
 | block | all (a row's softmax needs them) | Z of the current block, one reduced Z per block |
 
 What a state has forgotten it cannot crop back to: those that forget keep `rollback` more tokens

@@ -52,7 +52,7 @@ def pooled_resolvent_attention(
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         n = q.shape[1]
-        view = View(tile=min(n, block_size or default_block_size(n)), near=near)
+        view = View(tile=min(n, block_size or default_block_size(n)), near=near, pool=True)
         return TiledResolvent.apply(q, k, v, gamma, scale, view)
 
     return run(

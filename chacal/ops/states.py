@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from chacal.ops.attend import row_lse, score_pieces
+from chacal.ops.routing import Routing, attend_chosen
 from chacal.ops.streaming import Rows
 from chacal.ops.tiled import Memory, Tiles, View
 
@@ -49,6 +50,11 @@ class Buffer:
     def __init__(self, data: Tensor | None = None) -> None:
         self._data = data
         self._used = 0 if data is None else data.shape[1]
+
+    @property
+    def length(self) -> int:
+        """Tokens held."""
+        return self._used
 
     def append(self, x: Tensor) -> Tensor:
         """All tokens so far, the new ones last; a view that later calls may grow past."""
@@ -148,7 +154,7 @@ class ExactState(BufferedState):
 class TiledState(BufferedState):
     """What a View still sees: near keys and Z, and block means of the rest."""
 
-    names = ("k", "Z", "mean_k", "mean_Z")
+    names: tuple[str, ...] = ("k", "Z", "mean_k", "mean_Z")
     k: Buffer
     Z: Buffer
     mean_k: Buffer
@@ -167,9 +173,10 @@ class TiledState(BufferedState):
         H = torch.empty_like(v)
         for a, b in self.view.tiles(first, last):
             at = slice(a - first, b - first)
-            H[:, at], _ = tiles.step(q[:, at], v[:, at], a, b)
+            far = self._far(q[:, at], a, scale)
+            H[:, at], _ = tiles.step(q[:, at], v[:, at], a, b, far)
         self.length = last
-        keep = self.view.first_key(max(0, last - self.rollback))
+        keep = self._oldest_needed(max(0, last - self.rollback))
         if keep - self.origin >= self.view.tile:  # a tile at a time, not a copy for every token
             self.k.drop_front(keep - self.origin)
             self.Z.drop_front(keep - self.origin)
@@ -178,11 +185,19 @@ class TiledState(BufferedState):
 
     def remembers(self, length: int) -> bool:
         """Whether every key that token `length` would see is kept."""
-        return not length or self.view.first_key(length) >= self.origin
+        return not length or self._oldest_needed(length) >= self.origin
+
+    def _oldest_needed(self, length: int) -> int:
+        """The first key that a token from position `length` on may see by itself."""
+        return self.view.first_key(length)
+
+    def _far(self, q: Tensor, a: int, scale: float) -> tuple[Tensor, Tensor] | None:
+        """What rows from a on see beyond the view: outputs and log-sum-exps."""
+        return None
 
     def _means(self, keys: Tensor, v: Tensor, last: int) -> tuple[Tensor, Tensor]:
         """Mean keys up to position `last`, and room for their values, which come as tiles end."""
-        if self.view.near is None:
+        if not self.view.pool:
             return keys[:, :0], v[:, :0]
         tile = self.view.tile
         whole, known = last // tile, self.length // tile
@@ -198,10 +213,42 @@ class TiledState(BufferedState):
             return
         self.k.crop(length - self.origin)
         self.Z.crop(length - self.origin)
-        if self.view.near is not None:
+        if self.view.pool:
             self.mean_k.crop(length // self.view.tile)
             self.mean_Z.crop(length // self.view.tile)
         self.length = length
+
+
+class RoutedState(TiledState):
+    """All keys and Z, since any tile may be chosen again, and a summary of each tile's keys."""
+
+    names = (*TiledState.names, "summary")
+    summary: Buffer
+
+    def __init__(self, view: View, routing: Routing) -> None:
+        super().__init__(view)
+        self.routing = routing
+
+    def _oldest_needed(self, length: int) -> int:
+        return 0
+
+    def _far(self, q: Tensor, a: int, scale: float) -> tuple[Tensor, Tensor] | None:
+        tile, tiles = self.view.tile, self.view.far_tiles(a)
+        if not tiles:
+            return None
+        k, Z = self.k.view(), self.Z.view()
+        known = self.summary.length
+        if known < tiles:
+            new = k[:, known * tile : tiles * tile].unflatten(1, (-1, tile))
+            self.summary.append(self.routing.summary(new).flatten(2))
+        summary = self.summary.view().unflatten(2, (min(self.routing.parts, tile), -1))
+        chosen = self.routing.choose(q, summary, self.view, a)
+        return attend_chosen(q, k, Z, scale, tile, chosen)
+
+    def crop(self, length: int) -> None:
+        """Forget all tokens from `length` on."""
+        super().crop(length)
+        self.summary.crop(min(self.summary.length, length // self.view.tile))
 
 
 class BlockState(BufferedState):

@@ -260,9 +260,9 @@ class Adjoint:
         return (self.G * hops - self.dY * self.H).sum_to_size(self.gamma.shape)
 
 
-def leaf_size(length: int) -> int:
-    """Rows of a tile: near LEAF, no last tile much smaller than the others, a multiple of 8."""
-    even = -(-length // max(1, round(length / LEAF)))
+def leaf_size(length: int, about: int = LEAF) -> int:
+    """Rows of a tile: near `about`, no last tile much smaller than others, a multiple of 8."""
+    even = -(-length // max(1, round(length / about)))
     return -(-even // 8) * 8
 
 

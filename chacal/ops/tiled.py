@@ -33,16 +33,17 @@ class View:
     """What a tile of rows sees.
 
     Attributes:
-        tile: rows solved at once; for a pooled view, its block size.
+        tile: rows solved at once; without a window, the block size.
         window: how many keys, its own among them, a row sees; None for no limit.
-        near: for a pooled view, the whole tiles before a row's own that it sees key by key.
-            Earlier tiles are seen through their means. None for no pooling.
+        near: whole tiles before a row's own that it sees key by key; None for a window.
+        pool: whether earlier tiles are seen through their means.
         drop: whether a row may not hop to itself on the way.
     """
 
     tile: int
     window: int | None = None
     near: int | None = None
+    pool: bool = False
     drop: bool = False
 
     def tiles(self, first: int, last: int) -> Iterator[tuple[int, int]]:
@@ -53,19 +54,23 @@ class View:
             yield a, b
             a = b
 
-    def means(self, a: int) -> int:
-        """How many blocks the rows of the tile of row a see through their means."""
+    def far_tiles(self, a: int) -> int:
+        """How many tiles lie before those that the rows of the tile of row a see key by key."""
         return 0 if self.near is None else max(0, a // self.tile - self.near)
+
+    def means(self, a: int) -> int:
+        """How many tiles the rows of the tile of row a see through their means."""
+        return self.far_tiles(a) if self.pool else 0
 
     def first_key(self, a: int) -> int:
         """The first key that any row from a on sees by itself."""
         if self.window is not None:
             return max(0, a - self.window + 1)
-        return self.means(a) * self.tile
+        return self.far_tiles(a) * self.tile
 
     def pooled(self, x: Tensor) -> Tensor:
         """(B, n, d) -> (B, blocks, d): means of the whole blocks; no blocks without pooling."""
-        blocks = 0 if self.near is None else x.shape[1] // self.tile
+        blocks = x.shape[1] // self.tile if self.pool else 0
         return x[:, : blocks * self.tile].unflatten(1, (blocks, self.tile)).mean(2)
 
     def bias(self, rows: int, keys: int, like: Tensor) -> Tensor:
@@ -128,18 +133,31 @@ class Tiles:
             S[:, :, :means] += math.log(self.view.tile)
         return softmax_lse(S)
 
-    def step(self, q: Tensor, v: Tensor, a: int, b: int) -> tuple[Tensor, Tensor]:
-        """H and log-sum-exps of rows a to b; their Z goes to memory."""
+    def step(
+        self, q: Tensor, v: Tensor, a: int, b: int, far: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """H and log-sum-exps of rows a to b; their Z goes to memory.
+
+        `far` (B, r, d_v), (B, r) is what the rows see besides: softmax over it alone, times Z,
+        and the log-sum-exps of that.
+        """
         means, keys, k = self.seen(a, b)
         P, lse = self.weights(q, k, means)
         before = k.shape[1] - (b - a)
         past = slice(keys.start, keys.stop - (b - a))
-        H = torch.bmm(P[:, :, :before], self.values(means, past))
+        if far is None:
+            H = torch.bmm(P[:, :, :before], self.values(means, past))
+        else:
+            out, far_lse = far
+            share = torch.sigmoid(far_lse - lse).unsqueeze(-1)
+            P.mul_(1 - share)
+            H = torch.baddbmm(out * share, P[:, :, :before], self.values(means, past))
+            lse = torch.logaddexp(lse, far_lse)
         T = P[:, :, before:]
         inner = T.tril(-1) if self.view.drop else T
         Z = solve_tile(inner, torch.addcmul(v, H, self.gamma), self.gamma, self.I)
         self.memory.Z[:, past.stop : keys.stop] = Z
-        if self.view.near is not None and b % self.view.tile == 0:
+        if self.view.pool and b % self.view.tile == 0:
             self.pool(b // self.view.tile - 1)
         return H.baddbmm_(T, Z), lse
 
@@ -147,6 +165,90 @@ class Tiles:
         """The mean of a block that is now whole."""
         first = block * self.view.tile - self.memory.origin
         self.memory.mean_Z[:, block] = self.memory.Z[:, first : first + self.view.tile].mean(1)
+
+
+class TilesAdjoint:
+    """The backward step, last tiles first.
+
+    Attributes:
+        G: (B, n, d_v) gradient of v. Until a tile is solved, its rows hold what later rows sent.
+        dq, dk: (B, n, d).
+    """
+
+    def __init__(
+        self,
+        view: View,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        gamma: Tensor,
+        scale: float,
+        Y: Tensor,
+        lse: Tensor,
+        dY: Tensor,
+    ) -> None:
+        self.view, self.q, self.lse, self.dY = view, q, lse, dY
+        self.gamma, self.scale = gamma, scale
+        self.H = Y / (1 - gamma)
+        self.Z = torch.addcmul(v, self.H, gamma)
+        if view.drop:
+            # H counts the hop to oneself and Z does not: Z = V + γ (H - A_tt Z)
+            self.A_tt = ((q * k).sum(-1).mul_(scale) - lse).exp_().unsqueeze(-1)
+            self.Z /= 1 + gamma * self.A_tt
+        memory = Memory(k, self.Z, view.pooled(k), view.pooled(self.Z))
+        self.tiles = Tiles(view, memory, gamma, scale)
+        self.G, self.dq, self.dk = torch.zeros_like(v), torch.empty_like(q), torch.zeros_like(k)
+        self.mean_G = torch.zeros_like(memory.mean_Z)
+        self.mean_dk = torch.zeros_like(memory.mean_k)
+
+    def step(self, a: int, b: int, far: bool = False) -> tuple[Tensor, Tensor]:
+        """Rows a to b, to which all later rows have sent their share; their W and W·H.
+
+        `far` says that the rows see more than the view, so that `lse` counts more.
+        """
+        means, keys, seen_k = self.tiles.seen(a, b)
+        q, H, gamma, G = self.q[:, a:b], self.H[:, a:b], self.gamma, self.G
+        P, lse = self.tiles.weights(q, seen_k, means)
+        if far:
+            P.mul_((lse - self.lse[:, a:b]).exp_().unsqueeze(-1))
+        before = seen_k.shape[1] - (b - a)
+        T = P[:, :, before:]
+        received = G[:, a:b]
+        if self.view.pool and b % self.view.tile == 0:
+            received += self.mean_G[:, a // self.view.tile, None] / self.view.tile
+        dH = (1 - gamma) * self.dY[:, a:b]
+        inner = T.tril(-1) if self.view.drop else T
+        G_i = solve_tile(inner, received + torch.bmm(T.mT, dH), gamma, self.tiles.I, True)
+        W = torch.addcmul(dH, G_i, gamma)
+        G[:, a:b] = G_i
+        sent = torch.bmm(P[:, :, :before].mT, W)
+        self.mean_G[:, :means] += sent[:, :means]
+        G[:, keys.start : a] += sent[:, means:]
+
+        dA = torch.bmm(W, self.tiles.values(means, keys).mT)
+        if self.view.drop:
+            own = gamma[..., 0] * (G_i * self.Z[:, a:b]).sum(-1)
+            dA[:, :, before:].diagonal(dim1=1, dim2=2).sub_(own)
+        # the row's sum, if all of the row is here: near γ = 1, W·H differs by much rounding
+        delta = ((W * H) if far else (dA * P)).sum(-1, keepdim=True)
+        dS = dA.sub_(delta).mul_(P)
+        self.dq[:, a:b] = torch.bmm(dS, seen_k).mul_(self.scale)
+        seen_dk = torch.bmm(dS.mT, q).mul_(self.scale)
+        self.mean_dk[:, :means] += seen_dk[:, :means]
+        self.dk[:, keys] += seen_dk[:, means:]
+        return W, delta
+
+    def finish(self) -> None:
+        """What keys receive through the means of their tiles."""
+        if self.mean_dk.shape[1]:
+            whole = self.mean_dk.shape[1] * self.view.tile
+            each = self.mean_dk.repeat_interleave(self.view.tile, 1)
+            self.dk[:, :whole] += each / self.view.tile
+
+    def dgamma(self) -> Tensor:
+        """dγ = <G, Z's hops> - <dY, H>, summed to γ's shape."""
+        hops = self.H - self.A_tt * self.Z if self.view.drop else self.H
+        return (self.G * hops - self.dY * self.H).sum_to_size(self.gamma.shape)
 
 
 class TiledResolvent(torch.autograd.Function):
@@ -157,9 +259,7 @@ class TiledResolvent(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, view: View
     ) -> Tensor:
         """Y (B, n, d_v)."""
-        mean_k = view.pooled(k)
-        mean_Z = v.new_empty(*mean_k.shape[:2], v.shape[-1])
-        tiles = Tiles(view, Memory(k, torch.empty_like(v), mean_k, mean_Z), gamma, scale)
+        tiles = Tiles(view, new_memory(view, k, v), gamma, scale)
         H, lse = torch.empty_like(v), q.new_empty(q.shape[:2])
         for a, b in view.tiles(0, q.shape[1]):
             H[:, a:b], lse[:, a:b] = tiles.step(q[:, a:b], v[:, a:b], a, b)
@@ -173,48 +273,16 @@ class TiledResolvent(torch.autograd.Function):
     def backward(ctx: Any, dY: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of q, k, v and γ."""
         q, k, v, gamma, Y, lse = ctx.saved_tensors
-        scale, view = ctx.scale, ctx.view
-        H = Y / (1 - gamma)
-        Z = torch.addcmul(v, H, gamma)
-        if view.drop:
-            A_tt = ((q * k).sum(-1).mul_(scale) - lse).exp_().unsqueeze(-1)
-            Z /= 1 + gamma * A_tt
-        memory = Memory(k, Z, view.pooled(k), view.pooled(Z))
-        tiles = Tiles(view, memory, gamma, scale)
-        G, dq, dk = torch.zeros_like(v), torch.empty_like(q), torch.zeros_like(k)
-        mean_G, mean_dk = torch.zeros_like(memory.mean_Z), torch.zeros_like(memory.mean_k)
-        for a, b in reversed(list(view.tiles(0, q.shape[1]))):
-            means, keys, seen_k = tiles.seen(a, b)
-            P, _ = tiles.weights(q[:, a:b], seen_k, means)
-            before = seen_k.shape[1] - (b - a)
-            T = P[:, :, before:]
-            received = G[:, a:b]
-            if view.near is not None and b % view.tile == 0:
-                received += mean_G[:, a // view.tile, None] / view.tile
-            dH = (1 - gamma) * dY[:, a:b]
-            inner = T.tril(-1) if view.drop else T
-            G_i = solve_tile(inner, received + torch.bmm(T.mT, dH), gamma, tiles.I, True)
-            W = torch.addcmul(dH, G_i, gamma)
-            G[:, a:b] = G_i
-            sent = torch.bmm(P[:, :, :before].mT, W)
-            mean_G[:, :means] += sent[:, :means]
-            G[:, keys.start : a] += sent[:, means:]
+        adjoint = TilesAdjoint(ctx.view, q, k, v, gamma, ctx.scale, Y, lse, dY)
+        for a, b in reversed(list(ctx.view.tiles(0, q.shape[1]))):
+            adjoint.step(a, b)
+        adjoint.finish()
+        dgamma = adjoint.dgamma() if ctx.needs_input_grad[3] else None
+        return adjoint.dq, adjoint.dk, adjoint.G, dgamma, None, None
 
-            dA = torch.bmm(W, tiles.values(means, keys).mT)
-            if view.drop:
-                own = gamma[..., 0] * (G_i * Z[:, a:b]).sum(-1)
-                dA[:, :, before:].diagonal(dim1=1, dim2=2).sub_(own)
-            # the row's sum, not W·H: near γ = 1 the two differ by much rounding
-            dS = dA.sub_((dA * P).sum(-1, keepdim=True)).mul_(P)
-            dq[:, a:b] = torch.bmm(dS, seen_k).mul_(scale)
-            seen_dk = torch.bmm(dS.mT, q[:, a:b]).mul_(scale)
-            mean_dk[:, :means] += seen_dk[:, :means]
-            dk[:, keys] += seen_dk[:, means:]
-        if mean_dk.shape[1]:
-            whole = mean_dk.shape[1] * view.tile
-            dk[:, :whole] += mean_dk.repeat_interleave(view.tile, 1) / view.tile
-        dgamma = None
-        if ctx.needs_input_grad[3]:
-            hops = H - A_tt * Z if view.drop else H
-            dgamma = (G * hops - dY * H).sum_to_size(gamma.shape)
-        return dq, dk, G, dgamma, None, None
+
+def new_memory(view: View, k: Tensor, v: Tensor) -> Memory:
+    """All keys, and room for what is solved."""
+    mean_k = view.pooled(k)
+    mean_Z = v.new_empty(*mean_k.shape[:2], v.shape[-1])
+    return Memory(k, torch.empty_like(v), mean_k, mean_Z)

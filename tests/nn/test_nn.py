@@ -16,6 +16,9 @@ DECODABLE = [
     "block@4",
     "window@5",
     "pooled@3",
+    "routed@3",
+    "pattern",
+    "pattern,offsets=1+3",
     "local@4",
 ]
 

@@ -13,8 +13,10 @@ from cases import CAUSAL, LEAF_CROSSING, LEAKY, draw_qkv, far, leaves
 import chacal
 from chacal.operators import OPERATORS
 from chacal.ops.blockwise import BRANCHES
+from chacal.ops.pattern import PATTERNS
 from chacal.ops.pooling import COLUMNS, ROWS
 from chacal.ops.resolvent import DIAGONALS, PRUNINGS
+from chacal.ops.routing import SCORES
 
 
 def largest_from_the_future(text: str, n: int = 7) -> list[float]:
@@ -64,6 +66,11 @@ def test_leaky_operators_leak_through_attention_and_say_so(text):
         "window@40,diagonal=drop",
         "pooled",
         "pooled@16,near=0",
+        "routed@16",
+        "routed@8,near=0,routes=3,score=bound",
+        "pattern",
+        "pattern,offsets=squares",
+        "pattern,offsets=1+70",
         "block@70",
         "block@13,columns=mean",
         "block@40,rows=mean,branches=local",
@@ -84,7 +91,7 @@ def test_the_future_may_change_and_the_past_stays_bit_for_bit(text, d_v):
                 assert far(Y_changed, Y) > 1e-6
 
 
-@pytest.mark.parametrize("text", ["chacal", "window@40", "pooled@16", "block@70"])
+@pytest.mark.parametrize("text", ["chacal", "window@40", "pooled@16", "routed@16", "block@70"])
 @pytest.mark.parametrize("d_v", [3, 5])
 def test_gradients_across_tiles_do_not_come_from_the_future(text, d_v):
     inputs = leaves(*draw_qkv(n=LEAF_CROSSING, d_v=d_v))
@@ -97,8 +104,8 @@ def test_gradients_across_tiles_do_not_come_from_the_future(text, d_v):
 def test_every_operator_and_option_is_covered():
     operators = [chacal.parse_operator(text) for text in CAUSAL + LEAKY]
     assert {type(operator) for operator in operators} == set(OPERATORS.values())
-    choices = {"rows": ROWS, "columns": COLUMNS, "branches": BRANCHES, "diagonal": DIAGONALS}
-    choices["prune"] = PRUNINGS
+    choices = {"rows": ROWS, "columns": COLUMNS, "branches": BRANCHES, "diagonal": DIAGONALS,
+               "score": SCORES, "prune": PRUNINGS}  # fmt: skip
     for cls in OPERATORS.values():
         mine = [operator for operator in operators if type(operator) is cls]
         for field in dataclasses.fields(cls):
@@ -110,6 +117,8 @@ def test_every_operator_and_option_is_covered():
                     f"{field.name}: its choices?"
                 )
                 assert len(seen) > 1, f"{cls.__name__}.{field.name} is never varied"
+    named = {o.offsets for o in operators if type(o) is OPERATORS["pattern"]}
+    assert set(PATTERNS) < named
     # all combinations of Algorithm 1's options
     block = {(o.rows, o.columns, o.branches) for o in operators if type(o) is OPERATORS["block"]}
     combinations = {

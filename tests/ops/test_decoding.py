@@ -47,7 +47,19 @@ def test_any_split_gives_the_parallel_outputs(text, d_v):
 
 @pytest.mark.parametrize(
     "text",
-    ["dense", "chacal", "chacal,diagonal=drop", "window@70", "pooled@70", "block@100", "block@70"],
+    [
+        "dense",
+        "chacal",
+        "chacal,diagonal=drop",
+        "window@70",
+        "pooled@70",
+        "routed@20",
+        "pattern",
+        "pattern,offsets=squares",
+        "pattern,offsets=3+70+128",
+        "block@100",
+        "block@70",
+    ],
 )
 @pytest.mark.parametrize("d_v", [3, 2])
 def test_any_split_across_tiles(text, d_v):
@@ -132,7 +144,8 @@ def test_a_mask_without_a_batch():
 @pytest.mark.parametrize("with_mask", [False, True])
 def test_reorder(text, index, with_mask):
     operator = chacal.parse_operator(text)
-    before, after = draw_qkv(3, 2, n=21), draw_qkv(len(index), 2, n=15)
+    # other keys after than before: of tiles with equal keys, a routed row may choose either
+    before, after = draw_qkv(3, 2, n=21), [1.5 * x for x in draw_qkv(len(index), 2, n=15)]
     mask = torch.ones(3, 21, dtype=torch.bool)
     if with_mask:
         mask[0, :4] = mask[1, 3] = mask[2, 19:] = False
@@ -240,7 +253,9 @@ def test_what_was_cropped_leaves_no_trace(text):
                operator(*inputs)[:, 17:]) < EXACT  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["local@5", "window@5", "pooled@4", "block@4"])
+@pytest.mark.parametrize(
+    "text", ["local@5", "window@5", "pooled@4", "pattern,offsets=1+5", "block@4"]
+)
 def test_crop_past_the_rollback_is_refused(text):
     inputs = draw_qkv(2, n=200)
     decoder = chacal.parse_operator(text).decoder(rollback=8)
@@ -249,7 +264,7 @@ def test_crop_past_the_rollback_is_refused(text):
         decoder.crop(20)
 
 
-@pytest.mark.parametrize("text", ["dense", "chacal"])
+@pytest.mark.parametrize("text", ["dense", "chacal", "pattern", "pattern,offsets=squares"])
 def test_a_state_that_forgets_nothing_crops_anywhere(text):
     operator = chacal.parse_operator(text)
     inputs = draw_qkv(2, n=100)
@@ -313,14 +328,28 @@ def test_blocks_keep_keys_and_no_raw_values():
     assert at_1600 - at_400 <= 1200 * (keys + 2 * values / m) + m * values
 
 
-def test_exact_chacal_keeps_a_key_and_a_value_a_token():
-    assert sizes("chacal", [400, 1600]) == [n * (2 + 16) * 8 for n in (400, 1600)]
+@pytest.mark.parametrize(
+    ("text", "reach"), [("pattern,offsets=1+5", 5), ("pattern,offsets=150+3", 150)]
+)
+def test_given_offsets_keep_the_longest(text, reach):
+    at_400, at_800, at_1600 = sizes(text, [400, 800, 1600])
+    # the longest offset, what can be cropped, and what is dropped in one go
+    most = (reach + 8 + max(64, (reach + 8) // 4) + 5) * (2 + 16) * 8
+    assert reach * (2 + 16) * 8 <= min(at_400, at_800, at_1600)
+    assert max(at_400, at_800, at_1600) <= most
+
+
+@pytest.mark.parametrize("text", ["chacal", "pattern", "pattern,offsets=squares"])
+def test_exact_chacal_and_patterns_keep_a_key_and_a_value_a_token(text):
+    assert sizes(text, [400, 1600]) == [n * (2 + 16) * 8 for n in (400, 1600)]
 
 
 # Precision and errors
 
 
-@pytest.mark.parametrize("text", ["chacal", "window@5", "pooled@4", "block@4"])
+@pytest.mark.parametrize(
+    "text", ["chacal", "window@5", "pooled@4", "routed@4", "pattern", "block@4"]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_half_precision_is_computed_in_single(text, dtype):
     operator = chacal.parse_operator(text)
@@ -339,6 +368,7 @@ def test_half_precision_is_computed_in_single(text, dtype):
         ("block/3", r"block/3 cannot decode: n // 3 changes"),
         ("block@3,rows=mean", "rows='mean' needs tokens yet to come"),
         ("block@3,rows=last,branches=residual", "rows='last' needs tokens yet to come"),
+        ("routed", "routed cannot decode.*changes as n grows"),
         ("pooled", "pooled cannot decode.*changes as n grows"),
         ("dense,top_k=3", "dense,top_k=3 cannot decode"),
         ("chacal,top_k=3", "chacal,top_k=3 cannot decode"),

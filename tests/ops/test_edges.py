@@ -20,7 +20,12 @@ def test_decoding_under_autocast(text):
 
 
 @pytest.mark.parametrize(
-    "text", [t for t in CAUSAL if t.startswith(("chacal", "window", "pooled")) and "top_k" not in t]
+    "text",
+    [
+        t
+        for t in CAUSAL
+        if t.startswith(("chacal", "window", "pooled", "routed", "pattern")) and "top_k" not in t
+    ],
 )
 def test_backward_under_autocast(text):
     inputs = draw_qkv(2, n=70, d=4, d_v=3, dtype=torch.float32)
@@ -33,7 +38,16 @@ def test_backward_under_autocast(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["chacal", "chacal,diagonal=drop", "window@4", "pooled@2", "block@3,branches=local"]
+    "text",
+    [
+        "chacal",
+        "chacal,diagonal=drop",
+        "window@4",
+        "pooled@2",
+        "routed@2",
+        "pattern",
+        "block@3,branches=local",
+    ],
 )
 def test_a_second_derivative_is_refused(text):
     q, k, v = leaves(*draw_qkv(n=5, d=2))
@@ -43,7 +57,9 @@ def test_a_second_derivative_is_refused(text):
         dq.square().sum().backward()
 
 
-@pytest.mark.parametrize("text", ["local@5", "window@5", "pooled@4", "block@4"])
+@pytest.mark.parametrize(
+    "text", ["local@5", "window@5", "pooled@4", "pattern,offsets=1+5", "block@4"]
+)
 @pytest.mark.parametrize("with_mask", [False, True])
 def test_a_refused_crop_changes_nothing(text, with_mask):
     operator = chacal.parse_operator(text)
@@ -81,7 +97,7 @@ def test_one_gamma_of_any_rank(shape):
     )
 
 
-@pytest.mark.parametrize("text", ["pooled", "block/2", "chacal"])
+@pytest.mark.parametrize("text", ["pooled", "routed", "block/2", "chacal"])
 def test_one_gamma_of_any_rank_with_padding(text):
     inputs = draw_qkv(3, n=6)
     mask = torch.ones(3, 6, dtype=torch.bool)

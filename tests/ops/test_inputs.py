@@ -134,7 +134,8 @@ def test_padding_changes_no_real_token(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["chacal", "chacal,diagonal=drop", "window@40", "pooled", "block/2"]
+    "text",
+    ["chacal", "chacal,diagonal=drop", "window@40", "pooled", "routed", "pattern", "block/2"],
 )
 @pytest.mark.parametrize("d_v", [2, 3])
 def test_padding_across_tiles(text, d_v):
@@ -154,7 +155,9 @@ def test_padding_with_a_gamma_per_head_or_sequence(text, shape):
             assert far(Y[i][:, real], call(text, *alone, gamma=each[i])) < 1e-12
 
 
-@pytest.mark.parametrize("text", ["chacal", "pooled", "block/2", "block@3,rows=mean", "dense"])
+@pytest.mark.parametrize(
+    "text", ["chacal", "pooled", "routed", "block/2", "block@3,rows=mean", "dense"]
+)
 def test_a_mask_without_heads_or_batch(text):
     q, k, v = draw_qkv(7, n=9, d_v=2)
     mask = masks()
@@ -165,7 +168,7 @@ def test_a_mask_without_heads_or_batch(text):
         assert far(call(text, q[i], k[i], v[i], mask=mask[i]), expected[i]) < 1e-12
 
 
-@pytest.mark.parametrize("text", ["pooled", "block/2"])
+@pytest.mark.parametrize("text", ["pooled", "routed", "block/2"])
 def test_a_gamma_per_sequence_without_heads(text):
     inputs, mask = draw_qkv(7, n=9), masks()
     gamma = torch.linspace(0.1, 0.9, 7, dtype=torch.float64)

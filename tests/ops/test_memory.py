@@ -59,13 +59,35 @@ def test_the_exact_operators_hold_no_matrix(text, d_v):
 
 @pytest.mark.parametrize("d_v", [4, 3])
 @pytest.mark.parametrize(
-    "text", ["window@64", "window@64,diagonal=drop", "pooled@64", "pooled@64,near=0", "pooled"]
+    "text",
+    ["window@64", "window@64,diagonal=drop", "pooled@64", "pooled@64,near=0", "pooled"],
 )
 def test_the_subquadratic_operators_hold_little_more_than_their_inputs(text, d_v):
     watch = watched(text, d_v)
     assert watch.largest <= 4 * N
     # q, k, v, their gradients and a few of that size; a window of scores a row would be 32 of them
     assert watch.peak < 20 * (4 * N * 4)
+
+
+@pytest.mark.parametrize("d_v", [4, 3])
+@pytest.mark.parametrize(("text", "tile"), [("routed", 64), ("routed@32,near=0,routes=2", 32)])
+def test_the_routed_operator_holds_the_scores_of_chosen_tiles(text, tile, d_v):
+    routes = chacal.parse_operator(text).routes
+    watch = watched(text, d_v)
+    # a group that is not full, for every tile at most, comes on top
+    assert watch.largest <= N * routes * tile * 1.5
+    assert watch.peak < 4 * N * routes * tile * 4
+
+
+@pytest.mark.parametrize(("text", "keys"), [("pattern", 13), ("pattern,offsets=squares", 65)])
+@pytest.mark.parametrize("d_v", [4, 3])
+def test_patterns_hold_one_number_per_key_seen(text, keys, d_v):
+    # of 4,096 rows one sees itself and 12 powers of 2, or itself and 64 squares
+    watch = watched(text, d_v)
+    # the band of 8 tiles is as large for any n
+    assert watch.largest <= max(keys * N, 8 * 64 * 128)
+    # P, dS and one product of the two, beside q, k, v, their gradients and a few of that size
+    assert watch.peak < (4 * keys + 20 * 4) * N * 4
 
 
 @pytest.mark.parametrize("text", ["local@32", "bigbird@32"])
@@ -76,7 +98,7 @@ def test_the_baselines_hold_windows_only(text):
     assert watch.peak < N * N * 4 / 4
 
 
-@pytest.mark.parametrize("text", ["window@64", "local@32", "bigbird@32"])
+@pytest.mark.parametrize("text", ["window@64", "pattern,offsets=1+100", "local@32", "bigbird@32"])
 def test_linear_operators_grow_linearly(text):
     assert watched(text, 3).peak < 2.2 * watched(text, 3, n=N // 2).peak
 

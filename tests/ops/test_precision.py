@@ -46,7 +46,17 @@ def test_precision(text, dtype, tolerance):
 
 
 @pytest.mark.parametrize(
-    "text", ["chacal", "chacal,diagonal=drop", "window@40", "pooled", "block/2"]
+    "text",
+    [
+        "chacal",
+        "chacal,diagonal=drop",
+        "window@40",
+        "pooled",
+        "routed@16",
+        "pattern",
+        "pattern,offsets=squares",
+        "block/2",
+    ],
 )
 @pytest.mark.parametrize("d_v", [8, 5])
 @pytest.mark.parametrize(
@@ -140,7 +150,17 @@ def poisoned_buffers():
     [(text, 9, 2) for text in ALL]
     + [
         (text, 140, d_v)
-        for text in ("chacal", "chacal,diagonal=drop", "window@40", "pooled", "block@70", "block/2")
+        for text in (
+            "chacal",
+            "chacal,diagonal=drop",
+            "window@40",
+            "pooled",
+            "routed@16",
+            "pattern",
+            "pattern,offsets=3+70",
+            "block@70",
+            "block/2",
+        )
         for d_v in (3, 2)
     ],
 )

@@ -1,0 +1,125 @@
+"""The routed resolvent: subquadratic, causal, and able to hop to any single token of the past.
+
+A window cuts long hops and pooling blurs them. Here a row sees its own tile, the `near` tiles
+before it and the few past tiles that it chooses, all key by key. A chosen tile is whole and past,
+so nothing of the future is seen. Work is n · (tile · (near + 1 + routes) + n / tile) · d: what is
+seen, and the choice.
+
+Near tiles go by the recursion of `tiled.py`. A tile that is solved is pushed to all rows that
+chose it (`routing.py`), whose log-sum-exps are known beforehand, since scores need keys only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chacal.ops.inputs import Gamma, check_choice, check_count, exact_backward, run
+from chacal.ops.pooled import default_block_size
+from chacal.ops.routing import SCORES, Far, FarAdjoint, Routing
+from chacal.ops.tiled import Tiles, TilesAdjoint, View, new_memory
+
+
+def routed_resolvent_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    gamma: Gamma = 0.9,
+    block_size: int | None = None,
+    near: int = 1,
+    routes: int = 1,
+    parts: int = 1,
+    score: str = "mean",
+    scale: float | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Y = (1-γ) A (I-γA)⁻¹ V (Eq. 1) where row t of A sees chosen tiles of keys only.
+
+    Row t of tile i has one softmax over the keys <= t of its own tile, those of the `near` tiles
+    before it, and those of the `routes` earlier tiles that score highest against q_t. With all
+    tiles near or chosen it is `resolvent_attention`. The choice takes no gradient.
+
+    Args:
+        q: (..., n, d) queries.
+        k: (..., n, d) keys.
+        v: (..., n, d_v) values.
+        gamma: γ in [0, 1): a float, or a tensor that broadcasts over the leading dimensions.
+        block_size: keys of a tile, m; None picks about √n.
+        near: whole tiles before a row's own that it always sees.
+        routes: earlier tiles that a row chooses, each head for itself.
+        parts: a tile is scored by the best of so many parts of it; more find single keys better.
+        score: "mean" is q · mean key of a part; "bound" the largest q·k that the range of its
+            keys, channel by channel, allows.
+        scale: multiplies q·k; None is 1/√d.
+        mask: (batch, n) boolean, True for real tokens.
+
+    Returns:
+        (..., n, d_v) in q's dtype; zeros at padding.
+    """
+    if block_size is not None:
+        check_count("block_size", block_size)
+    check_count("near", near, least=0)
+    check_count("routes", routes)
+    check_count("parts", parts)
+    check_choice("score", score, SCORES)
+    routing = Routing(routes, parts, score)
+
+    def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+        n = q.shape[1]
+        view = View(tile=min(n, block_size or default_block_size(n)), near=near)
+        return RoutedResolvent.apply(q, k, v, gamma, scale, view, routing)
+
+    return run(
+        core, q, k, v, gamma=gamma, scale=scale, mask=mask, length_matters=block_size is None
+    )
+
+
+class RoutedResolvent(torch.autograd.Function):
+    """The resolvent of a View and chosen tiles on (B, n, d); γ is (B or 1, 1, 1)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        gamma: Tensor,
+        scale: float,
+        view: View,
+        routing: Routing,
+    ) -> Tensor:
+        """Y (B, n, d_v)."""
+        n, tile = q.shape[1], view.tile
+        whole = k[:, : n - n % tile].unflatten(1, (-1, tile))
+        chosen = routing.choose(q, routing.summary(whole), view)
+        far = Far(q, k, v.shape[2], scale, tile, chosen)
+        tiles = Tiles(view, new_memory(view, k, v), gamma, scale)
+        H, lse = torch.empty_like(v), q.new_empty(q.shape[:2])
+        for a, b in view.tiles(0, n):
+            seen = far.out[:, a:b], far.lse[:, a:b]
+            H[:, a:b], lse[:, a:b] = tiles.step(q[:, a:b], v[:, a:b], a, b, seen)
+            if b - a == tile:
+                far.push(a // tile, tiles.memory.Z[:, a:b])
+        Y = (1 - gamma) * H
+        ctx.save_for_backward(q, k, v, gamma, Y, lse, chosen)
+        ctx.scale, ctx.view = scale, view
+        return Y
+
+    @staticmethod
+    @exact_backward
+    def backward(ctx: Any, dY: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of q, k, v and γ."""
+        q, k, v, gamma, Y, lse, chosen = ctx.saved_tensors
+        scale, view = ctx.scale, ctx.view
+        near = TilesAdjoint(view, q, k, v, gamma, scale, Y, lse, dY)
+        far = FarAdjoint(q, k, v.shape[2], scale, view.tile, chosen, lse)
+        for a, b in reversed(list(view.tiles(0, q.shape[1]))):
+            if b - a == view.tile:
+                far.pull(a // view.tile, near.Z[:, a:b], near.G[:, a:b], near.dk[:, a:b])
+            far.W[:, a:b], delta = near.step(a, b, far=True)
+            far.delta[:, a:b] = delta[..., 0]
+        dgamma = near.dgamma() if ctx.needs_input_grad[3] else None
+        return near.dq.add_(far.dq), near.dk, near.G, dgamma, None, None, None
