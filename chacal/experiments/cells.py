@@ -17,9 +17,6 @@ from typing import Any
 from chacal.notation import parse_operator
 from chacal.training.config import RunConfig, to_json
 
-METRICS = ("accuracy", "exact_match", "seconds", "loss", "below_floor", "steps")
-"""Figures that a table may show, by their names in a cell's results."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:

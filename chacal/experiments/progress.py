@@ -40,6 +40,8 @@ class Progress:
         self._steps = {job.id: job.run.train.steps for job in pending}
         self._finished = 0.0
         self._running: dict[str, tuple[str, float]] = {}
+        # what an earlier sweep did of a run says nothing of our pace
+        self._before = {job.id: self._share(job.id) for job in pending}
         self._begun = time.monotonic()
         self._console = Console(stderr=True, highlight=False, markup=False)
         self._live: Live | None = None
@@ -73,7 +75,7 @@ class Progress:
         """A cell is done, or failed for a reason."""
         with self._lock:
             label, begun = self._running.pop(name)
-            self._finished += self._work.pop(name, 0)
+            self._finished += self._work.pop(name, 0) * (1 - self._before.get(name, 0))
             if why:
                 self.failed += 1
             else:
@@ -94,11 +96,13 @@ class Progress:
     def left(self) -> float | None:
         """Seconds until the end at the pace so far; None before anything is known."""
         with self._lock:
-            running = {name: self._share(name) for name in self._running if name in self._work}
+            shares = {
+                n: self._share(n) if n in self._running else b for n, b in self._before.items()
+            }
             work = dict(self._work)
             finished = self._finished
-        finished += sum(work[name] * share for name, share in running.items() if name in work)
-        ahead = sum(work.values()) - (finished - self._finished)
+        finished += sum(work[n] * (shares[n] - self._before[n]) for n in work)
+        ahead = sum(work[n] * (1 - shares[n]) for n in work)
         elapsed = time.monotonic() - self._begun
         return elapsed * ahead / finished if finished else None
 

@@ -66,7 +66,7 @@ def print_table(content: dict[str, Any], out: Path) -> None:
     lines = lines_of(content["table"], content)
     grid = Grid(title=f"{content['table']}, {content['scale']}: {content['title']}",
                 title_justify="left", box=None, pad_edge=False)  # fmt: skip
-    grid.add_column("row")
+    grid.add_column("row", overflow="fold")
     if lines.has_column:
         grid.add_column("of")
     for column in lines.columns:

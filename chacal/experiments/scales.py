@@ -11,7 +11,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from chacal.tasks import Boxes, Chains, Noise, PaddedBoxes, Properties
+from chacal.tasks import Boxes, Chains, Manual, Noise, PaddedBoxes, Properties
 from chacal.training.config import ModelConfig, RunConfig, TrainConfig
 
 
@@ -31,6 +31,8 @@ class Scale:
         noise: the canary.
         noise_train: how it is (not) learned.
         noise_width: width of its model.
+        manual: real text, for what a leak does to perplexity.
+        manual_train: how it is learned.
         width: of all other models.
         heads: of all models but where heads are the question.
         examples: of a test set.
@@ -51,6 +53,8 @@ class Scale:
     noise: Noise
     noise_train: TrainConfig
     noise_width: int
+    manual: Manual
+    manual_train: TrainConfig
     width: int
     heads: int
     examples: int
@@ -98,6 +102,13 @@ class Scale:
         )
         return RunConfig(task=self.noise, model=model, train=self.noise_train)
 
+    def on_manual(self, operator: str) -> RunConfig:
+        """Two layers of the operator on real text: the paper swaps every layer of its models."""
+        model = ModelConfig(
+            operators=(operator, operator), width=self.width, heads=self.heads, qk_norm=None
+        )
+        return RunConfig(task=self.manual, model=model, train=self.manual_train)
+
 
 SMOKE = Scale(
     name="smoke",
@@ -122,6 +133,8 @@ SMOKE = Scale(
         checkpoint_every=10,
     ),
     noise_width=16,
+    manual=Manual(window=4096),
+    manual_train=TrainConfig(steps=2, batch_size=1, eval_every=2, checkpoint_every=2),
     width=16,
     heads=2,
     examples=64,
@@ -155,6 +168,11 @@ CPU = Scale(
         checkpoint_every=250,
     ),
     noise_width=64,
+    manual=Manual(window=256),
+    manual_train=TrainConfig(
+        steps=1500, batch_size=16, warmup=100, schedule="cosine", eval_every=500,
+        checkpoint_every=250,
+    ),
     width=128,
     heads=4,
     examples=2048,
@@ -186,6 +204,11 @@ PAPER = Scale(
         test_examples=256, checkpoint_every=1000,
     ),
     noise_width=512,
+    manual=Manual(window=1024),
+    manual_train=TrainConfig(
+        steps=5000, batch_size=64, lr=3e-4, warmup=500, schedule="cosine", eval_every=500,
+        checkpoint_every=500,
+    ),
     width=512,
     heads=8,
     examples=10_000,

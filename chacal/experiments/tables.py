@@ -244,7 +244,7 @@ def cost(scale: Scale) -> Table:
 
 
 def leak(scale: Scale) -> Table:
-    """fig:leak: every operator and pooling on random tokens; and what a leak does to Boxes."""
+    """fig:leak: every operator and pooling on random tokens; a leak on Boxes and on real text."""
     m = max(2, scale.noise.window // 8)
     poolings = tuple(
         f"block@{m},rows={rows},columns={columns}"
@@ -268,9 +268,13 @@ def leak(scale: Scale) -> Table:
     ]
     for text in ("dense", "chacal", "block/3", "block/3,rows=mean", "block/3,rows=last"):
         cells.append(_boxes_cell(scale, "fig:leak", text, ("dense", text), column="boxes, L=2"))
+    for text in ("dense", "chacal", "block/3", "block/3,rows=mean", "block/3,rows=last"):
+        run = scale.on_manual(text)
+        test = Evaluation(examples=scale.examples)
+        cells.append(Cell(row=text, column="real text, L=2", run=run, evaluation=test))
     return Table(
         name="fig:leak",
-        metrics=("loss", "below_floor", "exact_match"),
+        metrics=("loss", "below_floor", "exact_match", "perplexity"),
         cells=tuple(cells),
         seeds=min(scale.seeds or 3, 3),
         note=f"{scale.note}; random tokens: {scale.noise.describe()}, two layers of width "

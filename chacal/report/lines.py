@@ -23,6 +23,7 @@ NAMES = {
     "seconds": "evaluation (s)",
     "loss": "loss (nats)",
     "below_floor": "below log V (nats)",
+    "perplexity": "perplexity",
     "steps": "steps",
 }
 """Column titles."""

@@ -37,7 +37,7 @@ def _boxes(accuracy: float, exact_match: float, seconds: float | None) -> Row:
 
 
 SETUP = (
-    "The paper's Boxes setup is not published; ours has other stories, and the scale named above."
+    "The paper's Boxes setup is not published; ours has other stories, and the scale named below."
 )
 BORDERS = (
     "Algorithm 1 cuts chains at block borders: where the needed chain crosses one it is lost, and "

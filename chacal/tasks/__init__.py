@@ -5,6 +5,7 @@ from chacal.tasks.borders import CountedBoxes, PaddedBoxes
 from chacal.tasks.boxes import Boxes
 from chacal.tasks.boxes_files import BoxesFiles
 from chacal.tasks.chains import Chains, Properties
+from chacal.tasks.manual import Manual
 from chacal.tasks.noise import Noise
 from chacal.tasks.phrases import Phrases
 from chacal.tasks.stories import (
@@ -18,7 +19,8 @@ from chacal.tasks.stories import (
 from chacal.tasks.text import Text
 
 TASKS: dict[str, type] = {
-    task.name: task for task in (Chains, Properties, Boxes, PaddedBoxes, BoxesFiles, Text, Noise)
+    task.name: task
+    for task in (Chains, Properties, Boxes, PaddedBoxes, BoxesFiles, Text, Manual, Noise)
 }
 """Every task by its name."""
 
@@ -32,6 +34,7 @@ __all__ = [
     "BoxesFiles",
     "Chains",
     "CountedBoxes",
+    "Manual",
     "Noise",
     "PaddedBoxes",
     "Phrases",
