@@ -208,6 +208,35 @@ def demo(out: Path, seed: int) -> None:
     run_demo(out, seed)
 
 
+@cli.command("reproduce")
+@click.argument("table", required=False)
+@click.option("--scale", type=click.Choice(["smoke", "cpu", "paper"]), default="cpu",
+              show_default=True, help="A few tiny steps; what two cores finish; the paper's "
+              "sizes.")  # fmt: skip
+@click.option("--seeds", type=int, help="Seeds 0 to N-1 of every cell [the scale's].")
+@click.option("--jobs", default=1, show_default=True, help="Cells at once, one thread each.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder [results/SCALE].")
+def reproduce_table(table: str | None, **options: Any) -> None:
+    """Make a TABLE of the paper, or go on with it; without TABLE, list them."""
+    from chacal.experiments.reproduce import has_failures, list_tables, reproduce
+
+    if table is None:
+        list_tables()
+    elif has_failures(reproduce(table, **options)):
+        sys.exit(1)
+
+
+@cli.command()
+@click.argument("results", type=click.Path(path_type=Path), default=Path("results"))
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the report [RESULTS].")
+def report(results: Path, out: Path | None) -> None:
+    """Write one HTML page and a Markdown file of all tables in RESULTS."""
+    from chacal.report.write import write_report
+
+    for line in write_report(results, out):
+        click.echo(line)
+
+
 def main() -> None:
     """The entry point: errors a user can mend are one line and exit code 2."""
     from chacal.training.runs import Interrupted

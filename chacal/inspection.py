@@ -72,6 +72,18 @@ def inspect_run(
     Returns:
         the figures, and the files written.
     """
+    result, curves, heads = look_at_run(run, out, seed, examples)
+    if as_json:
+        print(json.dumps(result, indent=2))
+    else:
+        _print(result, curves, heads)
+    return result
+
+
+def look_at_run(
+    run: str | Path, out: str | Path | None, seed: int, examples: int
+) -> tuple[dict[str, Any], list[pictures.Mass], list[list[pictures.Mass]]]:
+    """As `inspect_run`, without a word; also the shares of layers and of heads, as values."""
     if examples < 1:
         raise ValueError(f"examples is {examples}; expected at least 1")
     pictures.require_matplotlib()
@@ -120,11 +132,7 @@ def inspect_run(
         "mass_by_head": [[asdict(curve) for curve in layer] for layer in heads],
         "files": [str(to / name) for name in files],
     }
-    if as_json:
-        print(json.dumps(result, indent=2))
-    else:
-        _print(result, curves, heads)
-    return result
+    return result, curves, heads
 
 
 @torch.no_grad()

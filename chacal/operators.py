@@ -23,23 +23,13 @@ from torch import Tensor
 from chacal.ops.blockwise import BRANCHES, block_resolvent_attention
 from chacal.ops.decoding import Decoder
 from chacal.ops.inputs import Gamma, check_choice, check_count, run
-from chacal.ops.pattern import (
-    Offsets,
-    PatternState,
-    check_offsets,
-    pattern_resolvent_attention,
-)
+from chacal.ops.pattern import Offsets, PatternState, check_offsets, pattern_resolvent_attention
 from chacal.ops.pooled import pooled_resolvent_attention
 from chacal.ops.pooling import CAUSAL_ROWS, COLUMNS, ROWS
-from chacal.ops.resolvent import DIAGONALS, resolvent, t_raw
+from chacal.ops.resolvent import DIAGONALS, PRUNINGS, resolvent, t_post, t_pre, t_raw
 from chacal.ops.routed import routed_resolvent_attention
 from chacal.ops.routing import SCORES, Routing
-from chacal.ops.sparse import (
-    bigbird_attention,
-    check_seed,
-    dense_attention,
-    local_attention,
-)
+from chacal.ops.sparse import bigbird_attention, check_seed, dense_attention, local_attention
 from chacal.ops.states import ROLLBACK, BlockState, ExactState, RoutedState, TiledState
 from chacal.ops.streaming import resolvent_attention
 from chacal.ops.tiled import View
@@ -302,6 +292,38 @@ class PooledResolvent(Operator):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TPost(Operator):
+    """T_post of Section 3.4, with γ = 1 and `top_k` where `prune` says; it forms A."""
+
+    name = "t_post"
+    of_weights: ClassVar[Callable[..., Tensor]] = staticmethod(t_post)
+    top_k: int | None = None
+    prune: str = "both"
+
+    def __post_init__(self) -> None:
+        if self.top_k is not None:
+            check_count("top_k", self.top_k)
+        check_choice("prune", self.prune, PRUNINGS)
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
+    ) -> Tensor:
+        def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+            A = attention_weights(q, k, scale)
+            return type(self).of_weights(A, v, self.top_k, self.prune)
+
+        return run(core, q, k, v, **common)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TPre(TPost):
+    """T_pre of Section 3.4: as T_post, with the inverse on the left."""
+
+    name = "t_pre"
+    of_weights: ClassVar[Callable[..., Tensor]] = staticmethod(t_pre)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RoutedResolvent(Operator):
     """The subquadratic resolvent that hops anywhere: near tiles, and past ones a row chooses."""
 
@@ -350,15 +372,8 @@ class PatternResolvent(Operator):
 OPERATORS: dict[str, type[Operator]] = {
     cls.name: cls
     for cls in (
-        Dense,
-        Local,
-        BigBird,
-        Resolvent,
-        BlockResolvent,
-        WindowResolvent,
-        PooledResolvent,
-        RoutedResolvent,
-        PatternResolvent,
+        *(Dense, Local, BigBird, Resolvent, BlockResolvent, WindowResolvent, PooledResolvent),
+        *(RoutedResolvent, PatternResolvent, TPost, TPre),
     )
 }
 

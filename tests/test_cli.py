@@ -83,6 +83,12 @@ def one_line(done, *words):
         (["bench", "ops", "chacl"], ["chacl"]),
         (["bench", "ops", "--heads", "0"], ["heads is 0"]),
         (["track", "--file", "no-such-file"], ["no-such-file"]),
+        (["reproduce", "tab:boxs"], ["tab:boxs", "tab:boxes"]),
+        (["reproduce", "tab:boxes", "--scale", "huge"], ["huge", "smoke"]),
+        (["reproduce", "tab:boxes", "--seeds", "0"], ["seeds is 0"]),
+        (["reproduce", "tab:boxes", "--jobs", "0"], ["jobs is 0"]),
+        (["report", "no-such-results"], ["no-such-results"]),
+        (["report", "."], ["holds no results", "chacal reproduce"]),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(args, words, tmp_path):
@@ -299,3 +305,36 @@ def test_the_bundled_model_tracks_fresh_stories():
         sentences, truth = tracker.task.story(uniform, "test", i % 11)
         right += tracker.answer(" ".join(s.text for s in sentences)) == truth
     assert right >= 147  # 98 %
+
+
+def test_reproduce_makes_a_table_and_report_shows_it(tmp_path):
+    assert "tab:heads-props" in chacal("reproduce").stdout
+    first = chacal("reproduce", "tab:ablation_branches", "--scale", "smoke", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "3 of 3 done" in first.stderr
+    assert "Residual branch only" in first.stdout
+    assert "SMOKE" in first.stdout
+    again = chacal("reproduce", "tab:ablation_branches", "--scale", "smoke", cwd=tmp_path)
+    assert "3 of 3 cells are there already" in again.stderr
+    assert again.stdout == first.stdout
+    mixed = chacal("reproduce", "tab:boxes", "--out", "results/smoke", cwd=tmp_path)
+    one_line(mixed, "'smoke'", "'cpu'", "--out")
+    done = chacal("report", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "results/report.html" in done.stdout
+    text = (tmp_path / "results" / "report.md").read_text()
+    assert "chacal reproduce tab:ablation_branches --scale smoke" in text
+    assert "SMOKE" in text
+
+
+def test_a_failed_cell_ends_in_exit_code_1(tmp_path):
+    command = ("reproduce", "tab:ablation_branches", "--scale", "smoke", "--out", "s")
+    assert chacal(*command, cwd=tmp_path).returncode == 0
+    run = next((tmp_path / "s" / "runs").glob("boxes-dense+block_3-*"))
+    for file in (*run.glob("evaluation-*"), run / "result.json", run / "last.safetensors"):
+        file.unlink()
+    (run / "config.json").write_text("{}")
+    done = chacal(*command, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "1 failed" in done.stderr
+    assert "config.json" in done.stdout

@@ -18,6 +18,8 @@ from chacal.operators import (
     PooledResolvent,
     Resolvent,
     RoutedResolvent,
+    TPost,
+    TPre,
     WindowResolvent,
 )
 
@@ -54,6 +56,8 @@ TEXTS = [
      "window@7,gamma=0.0,diagonal=drop"),
     ("pooled", PooledResolvent(), None),
     ("pooled@16,near=0", PooledResolvent(block_size=16, near=0), None),
+    ("t_post,top_k=2", TPost(top_k=2), None),
+    ("t_pre,top_k=1,prune=inside", TPre(top_k=1, prune="inside"), None),
     ("routed", RoutedResolvent(), None),
     ("routed@64,near=1,routes=1", RoutedResolvent(block_size=64), "routed@64"),
     ("routed@9,near=0,routes=2,parts=3,score=bound",
@@ -155,6 +159,7 @@ def test_operators_take_their_options_by_name_only():
         ("block/3,rows=median", "operator 'block/3,rows=median': rows is 'median'.*'first'"),
         ("block/3,columns=max", "columns is 'max'.*'sum', 'mean'"),
         ("block/3,branches=none", "branches is 'none'.*'both', 'local', 'residual'"),
+        ("t_pre,prune=left", "prune is 'left'; expected one of 'both', 'outside', 'inside'"),
         ("dense,gamma=0.5", "has the option 'gamma=0.5'; dense takes top_k=..."),
         ("chacal,gama=0.5", "operator 'chacal,gama=0.5' has the option 'gama=0.5'; chacal takes"),
         ("chacal,drop", "has the option 'drop'"),
@@ -244,6 +249,10 @@ def pruned(q, k, v, gamma, diagonal):
         ("window@4,gamma=0.3,diagonal=drop",
          lambda *x: chacal.window_resolvent_attention(*x, window=4, gamma=0.3, diagonal="drop")),
         ("pooled", chacal.pooled_resolvent_attention),
+        ("t_post,top_k=2,prune=inside",
+         lambda q, k, v: chacal.t_post(chacal.attention_weights(q, k), v, 2, "inside")),
+        ("t_pre,top_k=2,prune=outside",
+         lambda q, k, v: chacal.t_pre(chacal.attention_weights(q, k), v, 2, "outside")),
         ("routed@2,near=0,routes=2,parts=2,score=bound,gamma=0.3",
          lambda *x: chacal.routed_resolvent_attention(
              *x, block_size=2, near=0, routes=2, parts=2, score="bound", gamma=0.3)),

@@ -111,11 +111,10 @@ def measure_memory(
     """Peak bytes of forward and backward beyond a fresh process's start, per operator."""
     peaks = {}
     for text in operators:
-        attend = (
-            "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"
-            if text == BASELINE
-            else f"chacal.parse_operator({text!r})(q, k, v)"
-        )
+        attend = {
+            BASELINE: "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
+            MATERIALISED: "chacal.resolvent(chacal.attention_weights(q, k), v, 0.9)",
+        }.get(text, f"chacal.parse_operator({text!r})(q, k, v)")
         code = (
             f"q, k, v = (torch.randn(1, {heads}, {n}, {width}, requires_grad=True)"
             " for _ in range(3))\n"

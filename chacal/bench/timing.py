@@ -68,14 +68,26 @@ def peak_memory(code: str, threads: int = 1) -> tuple[int, int]:
     """Peak resident bytes of a fresh process at its start and after running `code`.
 
     The process imports torch and chacal and warms both up before the first figure, so that their
-    difference is what `code` needed.
+    difference is what `code` needed. On Linux the peak is the process's own and is set back to
+    what it holds after the warm-up; `ru_maxrss` would start at the peak of the process that
+    started it.
     """
     program = (
         "import resource, sys, torch, chacal\n"
         f"torch.set_num_threads({threads})\n"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "def peak():\n"
+        "    try:\n"
+        "        lines = open('/proc/self/status').read().splitlines()\n"
+        "        return 1024 * int([x for x in lines if x.startswith('VmHWM')][0].split()[1])\n"
+        "    except (OSError, IndexError):\n"
+        "        unit = 1 if sys.platform == 'darwin' else 1024\n"
+        "        return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "x = torch.zeros(1, 1, 8, 8, requires_grad=True)\n"
         "chacal.resolvent_attention(x, x, x).sum().backward()\n"
+        "try:\n"
+        "    open('/proc/self/clear_refs', 'w').write('5')\n"
+        "except OSError:\n"
+        "    pass\n"
         "before = peak()\n"
         f"{code}\n"
         "print(before, peak())\n"
@@ -83,8 +95,7 @@ def peak_memory(code: str, threads: int = 1) -> tuple[int, int]:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     if done.returncode:
         raise ValueError(f"the measured process failed: {done.stderr.strip()[-300:]}")
-    unit = 1 if sys.platform == "darwin" else 1024
-    before, after = (int(x) * unit for x in done.stdout.split())
+    before, after = (int(x) for x in done.stdout.split())
     return before, after
 
 

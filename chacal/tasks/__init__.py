@@ -1,9 +1,12 @@
 """Tasks: examples, targets and metrics, each from one frozen configuration."""
 
 from chacal.tasks.base import IGNORE, SPLITS, Batch, Task, Totals, option
+from chacal.tasks.borders import CountedBoxes, PaddedBoxes
 from chacal.tasks.boxes import Boxes
 from chacal.tasks.boxes_files import BoxesFiles
 from chacal.tasks.chains import Chains, Properties
+from chacal.tasks.manual import Manual
+from chacal.tasks.noise import Noise
 from chacal.tasks.phrases import Phrases
 from chacal.tasks.stories import (
     OBJECTS,
@@ -15,7 +18,10 @@ from chacal.tasks.stories import (
 )
 from chacal.tasks.text import Text
 
-TASKS: dict[str, type] = {task.name: task for task in (Chains, Properties, Boxes, BoxesFiles, Text)}
+TASKS: dict[str, type] = {
+    task.name: task
+    for task in (Chains, Properties, Boxes, PaddedBoxes, BoxesFiles, Text, Manual, Noise)
+}
 """Every task by its name."""
 
 __all__ = [
@@ -27,6 +33,10 @@ __all__ = [
     "Boxes",
     "BoxesFiles",
     "Chains",
+    "CountedBoxes",
+    "Manual",
+    "Noise",
+    "PaddedBoxes",
     "Phrases",
     "Properties",
     "Sentence",

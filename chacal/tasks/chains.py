@@ -254,7 +254,10 @@ class Properties:
         return self.block_size * self._positions
 
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
-        """Fresh chains, (B, n, p) stacked or (B, np) with property r of entity j at jp + r."""
+        """Fresh chains, (B, n, p) stacked or (B, np) with property r of entity j at jp + r.
+
+        One property is an ordinary sequence, (B, n), in both layouts.
+        """
         check_split(split)
         s = self.block_size
         tokens, targets = [], []
@@ -263,7 +266,7 @@ class Properties:
             targets.append(_follow(links))
             links[:, 0] += s
             tokens.append(links + 2 * s * prop)
-        shape = (size, self.length, self.properties)[: 3 if self.layout == "stacked" else 2]
+        shape = (size, self.length, self.properties)[: 3 if self.symbols > 1 else 2]
         return Batch(np.stack(tokens, -1).reshape(shape), np.stack(targets, -1).reshape(shape), {})
 
     def batches(self, split: str, size: int) -> None:

@@ -48,6 +48,12 @@ def _word_starts(data: np.ndarray) -> np.ndarray:
     return ((~blank & after_blank) | (data == ord("\n"))).astype(np.uint8)
 
 
+def as_bytes(raw: bytes) -> Corpus:
+    """Text whose tokens are its bytes."""
+    data = np.frombuffer(raw, dtype=np.uint8)
+    return Corpus(data, _word_starts(data), np.ones(len(data), dtype=np.uint8))
+
+
 def _load_tokenizer(path: str) -> Any:
     try:
         from tokenizers import Tokenizer
@@ -125,10 +131,9 @@ class Text:
                 raw = file.read()
         except OSError as error:
             raise ValueError(f"{field}={path!r}: cannot be read: {error.strerror}") from None
-        data = np.frombuffer(raw, dtype=np.uint8)
-        starts = _word_starts(data)
         if self._tokenizer is None:
-            return Corpus(data, starts, np.ones(len(data), dtype=np.uint8))
+            return as_bytes(raw)
+        starts = _word_starts(np.frombuffer(raw, dtype=np.uint8))
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:

@@ -158,13 +158,17 @@ def defaults(task: str) -> tuple[ModelConfig, TrainConfig]:
             steps=300, batch_size=32, eval_every=50, eval_examples=256, test_examples=10_000,
             checkpoint_every=50,
         )  # fmt: skip
-    if task in ("boxes", "boxes-files"):
+    if task in ("boxes", "boxes-padded", "boxes-files"):
         return ModelConfig(operators=("dense", "chacal")), TrainConfig(
             steps=2400, batch_size=32, warmup=50, schedule="linear", decay=0.3
         )
-    if task == "text":
+    if task in ("text", "manual"):
         return ModelConfig(operators=("chacal", "chacal"), qk_norm=None), TrainConfig(
             steps=2000, batch_size=16, warmup=100, schedule="cosine", eval_every=200
+        )
+    if task == "noise":
+        return ModelConfig(operators=("chacal", "chacal"), width=64), TrainConfig(
+            steps=1500, batch_size=32, eval_every=250
         )
     raise ValueError(f"task is {task!r}; expected one of {', '.join(TASKS)}")
 

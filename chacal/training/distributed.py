@@ -156,7 +156,11 @@ class Group:
 
 @contextmanager
 def start(device: str, fsdp: bool) -> Iterator[Group]:
-    """Join torchrun's processes, if it started us; leave them at the end."""
+    """Join torchrun's processes, if it started us; leave them at the end.
+
+    Where they are joined already, by a caller that trains several runs, they are left so: a
+    process group that is made a second time in the same processes hangs.
+    """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     rank, local = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
     cuda = torch.cuda.is_available()
@@ -167,6 +171,9 @@ def start(device: str, fsdp: bool) -> Iterator[Group]:
         raise ValueError("fsdp needs processes to shard over; start it with torchrun")
     if "WORLD_SIZE" not in os.environ:
         yield Group(0, 1, where)
+        return
+    if dist.is_initialized():
+        yield Group(rank, world, where, fsdp)
         return
     if where.type == "cuda":
         torch.cuda.set_device(where)

@@ -5,6 +5,8 @@ import itertools
 import torch
 from torch import Tensor
 
+from chacal.ops.resolvent import PRUNINGS
+
 EXACT = 1e-10
 """Float64 against an oracle."""
 
@@ -24,6 +26,9 @@ CAUSAL = [
     "chacal,gamma=0.5,diagonal=drop",
     "chacal,top_k=3",
     "chacal,diagonal=drop,top_k=2",
+    "t_post",
+    *(f"{name},top_k=2,prune={prune}" for name in ("t_post", "t_pre") for prune in PRUNINGS),
+    "t_pre",
     "window@1",
     "window@4",
     "window@4,gamma=0.5,diagonal=drop",

@@ -15,7 +15,7 @@ from chacal.operators import OPERATORS
 from chacal.ops.blockwise import BRANCHES
 from chacal.ops.pattern import PATTERNS
 from chacal.ops.pooling import COLUMNS, ROWS
-from chacal.ops.resolvent import DIAGONALS
+from chacal.ops.resolvent import DIAGONALS, PRUNINGS
 from chacal.ops.routing import SCORES
 
 
@@ -105,7 +105,7 @@ def test_every_operator_and_option_is_covered():
     operators = [chacal.parse_operator(text) for text in CAUSAL + LEAKY]
     assert {type(operator) for operator in operators} == set(OPERATORS.values())
     choices = {"rows": ROWS, "columns": COLUMNS, "branches": BRANCHES, "diagonal": DIAGONALS,
-               "score": SCORES}  # fmt: skip
+               "score": SCORES, "prune": PRUNINGS}  # fmt: skip
     for cls in OPERATORS.values():
         mine = [operator for operator in operators if type(operator) is cls]
         for field in dataclasses.fields(cls):

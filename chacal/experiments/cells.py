@@ -1,0 +1,131 @@
+"""A table as a value: which runs, measured how, beside which figures of the paper.
+
+A cell names a run and an evaluation of it. Cells of one table, and of many, may share a run: a
+run's folder is named by a hash of its whole configuration, so it is trained once, and a folder
+never means two things.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from chacal.notation import parse_operator
+from chacal.training.config import RunConfig, to_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """How a trained run is measured: on the test split, always the same examples.
+
+    Attributes:
+        examples: how many.
+        batch_size: sequences at once; it decides the padded n, so all rows have the same.
+        divisor: count exact match by borders of blocks of n // divisor; 0 for tasks without.
+        operators: swapped in for the trained ones; empty to keep them.
+        look: whether the attention is measured and drawn too (`inspection.py`).
+    """
+
+    examples: int
+    batch_size: int = 64
+    divisor: int = 0
+    operators: tuple[str, ...] = ()
+    look: bool = False
+
+    @property
+    def id(self) -> str:
+        """The evaluation's file name, without its ending."""
+        return "evaluation-" + digest(to_json(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One line of a table: what it is called, what is run, and what the paper prints."""
+
+    row: str
+    column: str = ""
+    run: RunConfig
+    evaluation: Evaluation
+    paper: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The operators that are measured."""
+        return self.evaluation.operators or self.run.model.operators
+
+    @property
+    def causal(self) -> bool:
+        """Whether every one of them is."""
+        return all(parse_operator(text).causal for text in self.operators)
+
+    def with_seed(self, seed: int) -> RunConfig:
+        """The cell's run from another seed."""
+        return dataclasses.replace(self.run, train=dataclasses.replace(self.run.train, seed=seed))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """One curve of time and peak memory: an operator against n, or a family against its blocks.
+
+    Attributes:
+        row: what it is called.
+        operators: one text for every n; or one for each block size, with "{}" in its place.
+        lengths: values of n. More than one where n varies.
+        blocks: block sizes, where they vary; then there is one n.
+    """
+
+    row: str
+    column: str
+    operators: str
+    lengths: tuple[int, ...]
+    blocks: tuple[int, ...] = ()
+    heads: int = 4
+    width: int = 64
+    rounds: int = 3
+    budget: float = 60.0
+    memory_from: int = 1024
+
+    @property
+    def id(self) -> str:
+        """The curve's file name, without its ending."""
+        return "cost-" + digest(to_json(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """What `chacal reproduce` makes.
+
+    Attributes:
+        name: its label, as in the paper.
+        metrics: which figures of its cells are shown.
+        cells: its lines.
+        costs: its curves, measured one at a time.
+        timed: whether the evaluation of every cell is timed, in turns, in one process.
+        seeds: how many, unless asked otherwise.
+        note: what the scale reduces, in a sentence.
+    """
+
+    name: str
+    metrics: tuple[str, ...]
+    cells: tuple[Cell, ...] = ()
+    costs: tuple[Cost, ...] = ()
+    timed: bool = False
+    seeds: int = 3
+    note: str = ""
+
+
+def run_id(config: RunConfig) -> str:
+    """A folder name of a run: readable, and different for any other configuration."""
+    operators = "+".join(config.model.operators).replace("/", "_")
+    short = operators if len(operators) <= 60 else operators[:57] + "..."
+    return f"{config.task.name}-{short}-seed{config.train.seed}-{digest(config.to_json())}"
+
+
+def digest(data: Any) -> str:
+    """Ten hex digits of plain data's content."""
+    text = json.dumps(data, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]

@@ -1,0 +1,185 @@
+"""One job of a sweep: train a run, then measure it in every way that some table asks for.
+
+Everything is skipped that is there already, so a job that was stopped goes on, and a job that was
+finished does nothing. A lock beside the folder makes a second sweep wait for the first.
+
+As a program (`python -m chacal.experiments.job FOLDER`, the job as JSON on standard input) it is
+what a sweep with several jobs at once starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from chacal.experiments.cells import Evaluation, run_id
+from chacal.inspection import look_at_run
+from chacal.tasks import Boxes, CountedBoxes
+from chacal.training.config import RunConfig, from_json, to_json
+from chacal.training.distributed import Group
+from chacal.training.evaluate import evaluate, load_run
+from chacal.training.loop import train
+from chacal.training.runs import Interrupted, RunFolder, write_atomic
+
+TEST_SEED = 0
+"""Of the test examples: the same for every run of every seed."""
+
+LOOKED_AT = 64
+"""Examples over which shares of attention mass are averaged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A run and everything that is measured of it."""
+
+    run: RunConfig
+    evaluations: tuple[Evaluation, ...]
+
+    @property
+    def id(self) -> str:
+        """The name of its folder."""
+        return run_id(self.run)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that `from_json` takes back."""
+        return {"run": self.run.to_json(), "evaluations": [to_json(e) for e in self.evaluations]}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Job:
+        """The job that plain data describes."""
+        return cls(
+            run=RunConfig.from_json(data["run"]),
+            evaluations=tuple(from_json(Evaluation, e, "evaluation") for e in data["evaluations"]),
+        )
+
+
+def is_done(job: Job, folder: Path) -> bool:
+    """Whether nothing of the job is left to do."""
+    names = ["result.json", *(f"{e.id}.json" for e in job.evaluations)]
+    return all((folder / name).exists() for name in names)
+
+
+def failure_file(folder: Path) -> Path:
+    """Where a job that failed says why; beside its folder, which it may not have made."""
+    return folder.with_name(folder.name + ".failed.json")
+
+
+def record_failure(folder: Path, why: str) -> None:
+    """Say why a job failed."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(failure_file(folder), (json.dumps({"why": why}, indent=2) + "\n").encode())
+
+
+def perform(job: Job, folder: Path) -> None:
+    """Do what is left of a job."""
+    first = int(os.environ.get("RANK", "0")) == 0
+    if not first:  # torchrun's other processes train along and leave the rest to the first
+        train(job.run, folder, resume=True, quiet=True)
+        return
+    with _alone(folder):
+        failure_file(folder).unlink(missing_ok=True)
+        evaluations = job.evaluations
+        if _lacks_weights(job, folder):
+            # a clone has the figures but no weights: train again, and measure all of it again
+            evaluations = tuple(dict.fromkeys([*evaluations, *_measured(folder)]))
+            old = ("result.json", "last.safetensors", "metrics.jsonl")
+            for name in (*old, *(f"{e.id}.json" for e in evaluations)):
+                (folder / name).unlink(missing_ok=True)
+        train(job.run, folder, resume=True, quiet=True)
+        for evaluation in evaluations:
+            if not (folder / f"{evaluation.id}.json").exists():
+                _measure(folder, evaluation)
+
+
+def _lacks_weights(job: Job, folder: Path) -> bool:
+    finished = (folder / "result.json").exists() and not is_done(job, folder)
+    return finished and not (folder / "best.safetensors").exists()
+
+
+def _measured(folder: Path) -> list[Evaluation]:
+    files = sorted(folder.glob("evaluation-*.json"))
+    return [
+        from_json(Evaluation, json.loads(file.read_text())["evaluation"], str(file))
+        for file in files
+    ]
+
+
+def _measure(folder: Path, evaluation: Evaluation) -> None:
+    model, run = load_run(folder, operators=evaluation.operators or None)
+    config = run.config()
+    task = config.task
+    if evaluation.divisor and isinstance(task, Boxes):
+        task = CountedBoxes.of(task, evaluation.divisor)
+    on_gpu = torch.cuda.is_available() and config.train.device != "cpu"
+    device = torch.device("cuda" if on_gpu else "cpu")
+    metrics = evaluate(
+        model.to(device),
+        task,
+        split="test",
+        seed=TEST_SEED,
+        examples=evaluation.examples,
+        batch_size=evaluation.batch_size,
+        group=Group(0, 1, device),
+    )
+    record: dict[str, Any] = {
+        "evaluation": to_json(evaluation),
+        "task": task.describe(),
+        "operators": [str(op) for op in model.operators],
+        "causal": all(op.causal for op in model.operators),
+        "split": "test",
+        "seed": TEST_SEED,
+        "metrics": metrics,
+    }
+    if evaluation.look:
+        record["look"] = look_at_run(folder, folder / "look", TEST_SEED, LOOKED_AT)[0]
+        record["look"]["files"] = [f"look/{Path(f).name}" for f in record["look"]["files"]]
+        del record["look"]["run"]
+    RunFolder(folder).write(f"{evaluation.id}.json", record)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock; another process that works on it is waited for."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    path = folder.with_name(f".{folder.name}.lock")
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system: one sweep at a time is up to the user
+        yield
+        return
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield  # the file stays: removed, it could be locked twice
+
+
+def main() -> int:
+    """Perform the job on standard input; exit codes as the command's."""
+    asked = json.load(sys.stdin)
+    sys.argv = asked["command"]  # run folders tell the command that a person gave
+    folder = Path(asked["folder"])
+    try:
+        perform(Job.from_json(asked["job"]), folder)
+    except (Interrupted, KeyboardInterrupt):
+        return 130
+    except Exception as error:
+        record_failure(folder, describe_error(error))
+        return 1
+    return 0
+
+
+def describe_error(error: BaseException) -> str:
+    """An error in one line, with its kind where the text alone would not tell."""
+    text = str(error).strip() or "no message"
+    return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,278 @@
+"""The one place that runs tables: jobs one after another or side by side, each at most once.
+
+What is done is what lies in the folder, and nothing else: a sweep that was stopped, in any way,
+goes on when it is started again. A job that fails says why in a file and the others go on; it is
+tried again the next time.
+
+    OUT/scale.json                which scale the folder is of; others are refused
+    OUT/runs/ID/                  a run folder, with evaluation-*.json beside result.json
+    OUT/runs/ID.failed.json       why a run failed
+    OUT/costs/ID.json             a curve of `bench/cost.py`
+    OUT/tables/tab-boxes.json     the table as the report reads it (`snapshot.py`)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from chacal.bench.cost import against_block_size, against_length
+from chacal.bench.timing import machine
+from chacal.experiments.cells import Cost, Evaluation, Table, run_id
+from chacal.experiments.clock import time_cells
+from chacal.experiments.job import (
+    Job,
+    describe_error,
+    failure_file,
+    is_done,
+    perform,
+    record_failure,
+)
+from chacal.experiments.progress import Progress
+from chacal.experiments.snapshot import read_json, save_snapshot, write_json
+from chacal.training.config import RunConfig, to_json
+from chacal.training.distributed import start
+from chacal.training.runs import Interrupted
+
+GRACE = 300.0
+"""Seconds that a stopped job has to finish its step and save."""
+
+
+def run_table(
+    table: Table,
+    out: Path,
+    *,
+    scale: str,
+    seeds: Sequence[int],
+    jobs: int = 1,
+    rounds: int = 5,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Run what is left of a table, and return it as its file has it.
+
+    Args:
+        table: what to run.
+        out: the folder of its scale.
+        scale: the scale's name.
+        seeds: of every cell.
+        jobs: how many at once; with 1, in this process.
+        rounds: timed passes over the test set, where times are asked.
+        quiet: show no progress.
+    """
+    if jobs < 1:
+        raise ValueError(f"jobs is {jobs}; expected at least 1")
+    if jobs > 1 and "WORLD_SIZE" in os.environ:
+        raise ValueError(f"jobs is {jobs} under torchrun; expected 1, whose processes share it")
+    with start("auto", fsdp=False):  # one process group for all runs
+        return _run_table(table, out, scale, seeds, jobs, rounds, quiet)
+
+
+def _run_table(
+    table: Table, out: Path, scale: str, seeds: Sequence[int], jobs: int, rounds: int, quiet: bool
+) -> dict[str, Any]:
+    todo = plan(table, seeds)
+    if int(os.environ.get("RANK", "0")):  # torchrun's others train along, in the same order
+        for job in todo:
+            _perform_here(job, out / "runs" / job.id)
+        return {}
+    claim(out, scale)
+    many = "WORLD_SIZE" in os.environ
+    pending = [job for job in todo if many or not is_done(job, out / "runs" / job.id)]
+    curves = [cost for cost in table.costs if not (out / "costs" / f"{cost.id}.json").exists()]
+
+    def save() -> dict[str, Any]:
+        return save_snapshot(table, out, scale=scale, seeds=seeds)
+
+    save()
+    done = len(todo) - len(pending) + len(table.costs) - len(curves)
+    total = len(todo) + len(table.costs)
+    with Progress(table.name, total, done, out / "runs", pending, quiet=quiet) as show:
+        try:
+            for job, why in _perform_all(pending, out / "runs", jobs, show):
+                show.ended(job.id, why)
+                save()
+            for cost in curves:
+                show.started(cost.id, cost.row)
+                show.ended(cost.id, _measure_cost(cost, out))
+                save()
+            if table.timed:
+                show.note("timing the evaluations, in turns")
+                time_cells(table, out, seed=seeds[0], rounds=rounds)
+        except (Interrupted, KeyboardInterrupt):
+            save()
+            raise Interrupted(
+                f"{table.name} is stopped with {show.done} of {total} cells done; the same "
+                f"command goes on from there"
+            ) from None
+    return save()
+
+
+def plan(table: Table, seeds: Sequence[int]) -> list[Job]:
+    """Every run of a table once, with all that is measured of it; a whole seed before the next."""
+    runs: dict[str, RunConfig] = {}
+    asked: dict[str, list[Evaluation]] = {}
+    for seed in seeds:
+        for cell in table.cells:
+            run = cell.with_seed(seed)
+            name = run_id(run)
+            runs[name] = run
+            evaluations = asked.setdefault(name, [])
+            if cell.evaluation not in evaluations:
+                evaluations.append(cell.evaluation)
+    return [Job(run=run, evaluations=tuple(asked[name])) for name, run in runs.items()]
+
+
+def claim(out: Path, scale: str) -> None:
+    """Mark a folder as of one scale; refuse one that is of another, or of something else."""
+    mark = out / "scale.json"
+    if mark.exists():
+        there = read_json(mark).get("scale")
+        if there != scale:
+            raise ValueError(
+                f"{out} holds results of the scale {there!r}; expected another folder for "
+                f"{scale!r} (--out), so that they are never mixed"
+            )
+        return
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"{out} holds other files; expected a new folder, or one of {scale!r}")
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(mark, {"scale": scale})
+
+
+def _perform_all(
+    pending: Sequence[Job], runs: Path, jobs: int, show: Progress
+) -> Iterator[tuple[Job, str]]:
+    """Perform jobs; yields each with why it failed, or ""."""
+    if jobs == 1:
+        for job in pending:
+            show.started(job.id)
+            yield job, _perform_here(job, runs / job.id)
+    else:
+        with _terminable():
+            yield from _perform_beside(pending, runs, jobs, show)
+
+
+def _perform_here(job: Job, folder: Path) -> str:
+    try:
+        perform(job, folder)
+    except Interrupted:
+        raise
+    except Exception as error:
+        why = describe_error(error)
+        if not int(os.environ.get("RANK", "0")):
+            record_failure(folder, why)
+        return why
+    return ""
+
+
+def _perform_beside(
+    pending: Sequence[Job], runs: Path, jobs: int, show: Progress
+) -> Iterator[tuple[Job, str]]:
+    waiting = list(pending)
+    running: dict[subprocess.Popen[str], tuple[Job, IO[str]]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                job = waiting.pop(0)
+                errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed when the job ends
+                running[_start(job, runs / job.id, errors)] = (job, errors)
+                show.started(job.id)
+            time.sleep(0.1)
+            for process in [p for p in running if p.poll() is not None]:
+                job, errors = running.pop(process)
+                with errors:
+                    why = _why(process.returncode, runs / job.id, errors)
+                yield job, why
+    finally:
+        for process in running:
+            process.terminate()
+        for process, (_, errors) in running.items():
+            try:
+                process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            errors.close()
+
+
+def _start(job: Job, folder: Path, errors: IO[str]) -> subprocess.Popen[str]:
+    """The job in a process of its own, one thread wide; Ctrl-C reaches it through us only."""
+    one = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "chacal.experiments.job"],
+        stdin=subprocess.PIPE, stdout=errors, stderr=errors, text=True,
+        env={**os.environ, **one}, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdin is not None
+    asked = {"job": job.to_json(), "folder": str(folder), "command": sys.argv}
+    with process.stdin:
+        process.stdin.write(json.dumps(asked))
+    return process
+
+
+def _why(code: int, folder: Path, errors: IO[str]) -> str:
+    """Why a job's process failed; "" if it did not. One that died leaves its last words."""
+    if code == 0:
+        return ""
+    if code == 130:
+        raise Interrupted
+    if code != 1 or not failure_file(folder).exists():
+        errors.seek(0)
+        said = errors.read().strip()[-300:]
+        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        record_failure(folder, f"its process ended with {how}" + (f": {said}" if said else ""))
+    return str(read_json(failure_file(folder))["why"])
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM as Ctrl-C, so that children are stopped before we are."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _measure_cost(cost: Cost, out: Path) -> str:
+    import torch
+
+    torch.set_num_threads(1)
+    sizes: dict[str, Any] = {
+        "heads": cost.heads, "width": cost.width, "rounds": cost.rounds,
+        "memory_from": cost.memory_from,
+    }  # fmt: skip
+    file = out / "costs" / f"{cost.id}.json"
+    failed = file.with_name(f"{cost.id}.failed.json")
+    try:
+        if cost.blocks:
+            points = against_block_size(cost.operators, cost.lengths[0], cost.blocks, **sizes)
+            stopped = ""
+        else:
+            points, stopped = against_length(
+                cost.operators, cost.lengths, budget=cost.budget, **sizes
+            )
+    except Exception as error:
+        why = describe_error(error)
+        write_json(failed, {"why": why})
+        return why
+    failed.unlink(missing_ok=True)
+    record = {"cost": to_json(cost), "points": points, "stopped": stopped, "machine": machine(1)}
+    write_json(file, record)
+    return ""

@@ -1,0 +1,47 @@
+"""`chacal report`: the page and the Markdown file beside the results that they are of."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from chacal.report.aggregate import read_results
+from chacal.report.curves import has_matplotlib
+from chacal.report.markdown import markdown
+from chacal.report.page import page
+
+
+def write_report(results: Path, out: Path | None = None) -> list[str]:
+    """Write report.html and report.md.
+
+    Args:
+        results: a folder of `chacal reproduce`, or one that holds several scales.
+        out: folder to write to; `results` unless given.
+
+    Returns:
+        lines that say what was written and what was left out.
+    """
+    everything, notes = read_results(results)
+    to = results if out is None else out
+    if to.exists() and not to.is_dir():
+        raise ValueError(f"{to} is a file; expected a folder for the report")
+    to.mkdir(parents=True, exist_ok=True)
+    log = _log_from(to)
+    files = {
+        "report.html": page(everything, notes, log),
+        "report.md": markdown(everything, log),
+    }
+    for name, text in files.items():
+        (to / name).write_text(text, encoding="utf-8")
+    if not has_matplotlib():
+        notes.append("no plots: they need matplotlib (pip install 'chacal[plot]')")
+    return [*notes, *(f"written: {to / name}" for name in files)]
+
+
+def _log_from(folder: Path) -> str:
+    """The path of docs/log.md from a folder in the repository; "" where there is none above."""
+    here = folder.resolve()
+    for above in (here, *here.parents):
+        if (above / "docs" / "log.md").is_file() and (above / "chacal").is_dir():
+            return Path(os.path.relpath(above / "docs" / "log.md", here)).as_posix()
+    return ""

@@ -1,0 +1,109 @@
+"""Manual: language modelling on text that every Python has, so that no file is needed.
+
+The text is the language reference that `help()` shows (`pydoc_data.topics`, about 460,000 bytes of
+English and code), byte by byte, in windows as `Text` cuts them. Every tenth topic is valid, every
+tenth test. Topics quote each other, so a perplexity here compares models and measures none; and it
+belongs to a version of Python, whose text `describe` names by its hash.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from chacal.tasks.base import Batch, Totals, check_int, option
+from chacal.tasks.text import Corpus, Text, as_bytes
+
+
+def _topics() -> dict[str, str]:
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        raise ValueError(
+            "this Python comes without pydoc_data, the text of help(); expected a whole one, or "
+            "the task 'text' with files of your own"
+        ) from None
+    return dict(sorted(topics.items()))
+
+
+class _Topics(Text):
+    """`Text` whose files are topics."""
+
+    def __post_init__(self) -> None:
+        check_int(self, "window", 1)
+
+    def _read(self, field: str) -> Corpus:
+        places = {"valid_file": (4,), "test_file": (9,)}.get(field, (0, 1, 2, 3, 5, 6, 7, 8))
+        told = [text for i, text in enumerate(_topics().values()) if i % 10 in places]
+        return as_bytes("\n".join(told).encode())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manual:
+    """Next-byte prediction on the text of Python's help()."""
+
+    window: int = option(256, "bytes per example")
+
+    name: ClassVar[str] = "manual"
+    metric: ClassVar[str] = "perplexity"
+    maximise: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_int(self, "window", 1)
+
+    @cached_property
+    def _text(self) -> Text:
+        # the names only say that the splits are there
+        return _Topics(window=self.window, train_file="-", valid_file="-", test_file="-")
+
+    @property
+    def vocab_size(self) -> int:
+        """256 bytes."""
+        return 256
+
+    @property
+    def num_classes(self) -> int:
+        """The next byte."""
+        return 256
+
+    @property
+    def length(self) -> int:
+        """Bytes per example."""
+        return self.window
+
+    @property
+    def symbols(self) -> int:
+        """One token per position."""
+        return 1
+
+    @property
+    def period(self) -> None:
+        """None: text has no blocks."""
+
+    def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
+        """As `Text`: train windows start anywhere, those of valid and test follow one another."""
+        return self._text.batch(split, seed, step, size)
+
+    def batches(self, split: str, size: int) -> int | None:
+        """Batches in one pass over valid or test; None for train."""
+        return self._text.batches(split, size)
+
+    def count(self, predictions: np.ndarray, losses: np.ndarray, batch: Batch) -> Totals:
+        """As `Text`."""
+        return self._text.count(predictions, losses, batch)
+
+    def summarise(self, totals: Totals) -> dict[str, float]:
+        """As `Text`."""
+        return self._text.summarise(totals)
+
+    def describe(self) -> str:
+        """One line for a person."""
+        text = "\n".join(_topics().values()).encode()
+        mark = hashlib.sha256(text).hexdigest()[:8]
+        return f"manual: Python's help(), {len(text):,} bytes ({mark}), in windows of {self.window}"
+
+    def show(self, tokens: np.ndarray) -> list[str]:
+        """Bytes as characters."""
+        return self._text.show(tokens)

@@ -1,0 +1,37 @@
+"""The paper's figures as printed, and that every table of ours knows them."""
+
+import pytest
+
+from chacal.report.paper import TABLES, figures
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "expected"),
+    [
+        ("tab:boxes", "Dense, L=2", {"accuracy": 97.20, "exact_match": 58.8, "seconds": 1.84}),
+        ("tab:boxes", "Local, L=5", {"accuracy": 96.97, "exact_match": 71.67}),
+        ("tab:boxes", "ChaCAL, L=2", {"accuracy": 99.99, "exact_match": 100.0, "seconds": 2.5}),
+        ("tab:boxes", "Block-ChaCAL n//6, L=2",
+         {"accuracy": 99.85, "exact_match": 94.71, "seconds": 1.77}),
+        ("tab:boxes", "Block-ChaCAL n//8, L=2",
+         {"accuracy": 99.90, "exact_match": 96.60, "seconds": 1.95}),
+        ("tab:ablation_branches", "Residual branch only", {"accuracy": 88.0, "exact_match": 6.52}),
+        ("tab:op-topk", "T_pre, k=1", {"accuracy": 35.0}),
+        ("tab:boxes-topk", "k=2", {"accuracy": 99.01, "exact_match": 75.12}),
+        ("tab:heads-props", "h=4, p=8", {"accuracy": 61.3}),
+        ("tab:boxes", "Window resolvent, L=2", {}),
+    ],
+)  # fmt: skip
+def test_figures_as_printed(table, row, expected):
+    assert figures(table, row) == expected
+
+
+def test_rows_of_the_paper_are_counted():
+    counts = {name: len(table.rows) for name, table in TABLES.items() if table.rows}
+    assert counts == {
+        "tab:boxes": 14,
+        "tab:ablation_branches": 3,
+        "tab:op-topk": 5,
+        "tab:boxes-topk": 3,
+        "tab:heads-props": 5,
+    }

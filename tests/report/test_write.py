@@ -1,0 +1,129 @@
+"""The page and the Markdown file, from a hand-made table: what they say, and what they load."""
+
+import json
+import re
+
+import pytest
+
+from chacal.report.write import write_report
+
+
+def cell(row, paper, *runs, causal=True, seconds=None, column=""):
+    return {
+        "row": row, "column": column, "operators": ["dense", "block/3"], "causal": causal,
+        "task": "boxes", "model": "2 layers", "training": "20 steps", "floor": None,
+        "paper": paper, "seconds": seconds, "runs": dict(enumerate(runs)),
+    }  # fmt: skip
+
+
+def done(exact, **more):
+    metrics = {"accuracy": 0.999, "exact_match": exact, **more}
+    return {"state": "done", "run": "r", "metrics": metrics, "train_seconds": 1.0}
+
+
+def table(scale="cpu"):
+    paper = {"accuracy": 99.98, "exact_match": 99.99, "seconds": 1.9}
+    groups = {f"exact_match/crossings={i:02d}": 1 - i / 5 for i in range(5)}
+    return {
+        "table": "tab:boxes", "title": "Results on Boxes", "scale": scale, "note": "5 boxes",
+        "seeds": [0, 1], "metrics": ["accuracy", "exact_match", "seconds"],
+        "command": "chacal reproduce tab:boxes", "timing": None, "costs": [],
+        "machine": {"chacal": "0", "cpu": "a <fast> one", "torch": "2", "python": "3"},
+        "cells": [
+            cell("ChaCAL, L=2", paper, done(0.999, **groups), done(0.997, **groups), seconds=2.0),
+            cell("Block-ChaCAL n//3, L=2", paper, done(0.5, **groups), done(0.52, **groups),
+                 seconds=1.0),
+            cell("Dense, L=2", paper, {"state": "not run"}, {"state": "not run"}),
+            cell("Local, L=2", paper, {"state": "failed", "run": "r", "why": "the loss is <nan>"},
+                 {"state": "not run"}),
+            cell("leaky", {}, done(0.9), {"state": "failed", "run": "r", "why": "no room"},
+                 causal=False),
+        ],
+    }  # fmt: skip
+
+
+@pytest.fixture
+def results(tmp_path):
+    def make(scale):
+        folder = tmp_path / scale
+        (folder / "tables").mkdir(parents=True)
+        (folder / "scale.json").write_text(json.dumps({"scale": scale}))
+        (folder / "tables" / "tab-boxes.json").write_text(json.dumps(table(scale)))
+        lines = write_report(folder)
+        assert [line.split()[0] for line in lines] == ["written:", "written:"]
+        return (folder / "report.html").read_text(), (folder / "report.md").read_text()
+
+    return make
+
+
+def test_markdown_has_figures_marks_and_reasons(results):
+    _, text = results("cpu")
+    rows = {line.split(" | ")[0][2:]: line for line in text.splitlines() if line.startswith("| ")}
+    assert "| 99.80 ± 0.14 | 99.99 | 2.000 | 1.9 | yes |" in rows["ChaCAL, L=2"]
+    assert "| 51.00 ± 1.41 ≠ | 99.99 |" in rows["Block-ChaCAL n//3, L=2"]
+    assert rows["Dense, L=2"].count("not run") == 3
+    assert rows["Local, L=2"].count("failed") == 3
+    assert "| 90.00 |" in rows["leaky"]
+    assert "**no**" in rows["leaky"]
+    assert "seed 0 failed: the loss is <nan>; seed 1 not run" in text
+    assert "≠ Block-ChaCAL n//3, L=2: Algorithm 1 cuts chains" in text
+    assert "`chacal reproduce tab:boxes`" in text
+    # a table that was never run has the paper's figures and says so
+    assert "| h=1, p=2 | not run | 61.8 |" in text
+    assert "`chacal reproduce fig:leak`" in text
+
+
+def test_the_page_loads_nothing(results):
+    page, _ = results("cpu")
+    loaded = re.findall(r"""(?:src|href|xlink:href|action|data)=["']([^"']+)""", page)
+    assert loaded
+    assert all(link.startswith(("#", "data:", "../")) for link in loaded), loaded
+    assert not re.search(r"https?://|@import|<script|<link|url\((?!#)", page)
+
+
+def test_the_page_says_the_same_and_escapes(results):
+    page, _ = results("cpu")
+    assert "51.00 ± 1.41 ≠" in page
+    assert page.count('class="missing">not run') > 3
+    assert "the loss is &lt;nan&gt;" in page
+    assert "a &lt;fast&gt; one" in page
+    assert "<nan>" not in page
+    assert 'name="viewport"' in page
+    assert "prefers-color-scheme: dark" in page
+    assert page.count('<div class="scroll"') == page.count("<table>")
+    assert "SMOKE" not in page
+    # the frontier and the borders are drawn in the page's own colours
+    assert page.count("<svg") == 2
+    assert "currentColor" in page
+    assert "#0a0b0c" not in page
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_smoke_is_marked_and_not_compared(results):
+    page, text = results("smoke")
+    for report in (page, text):
+        assert "SMOKE" in report
+        assert "51.00 ± 1.41" in report
+        assert "51.00 ± 1.41 ≠" not in report
+
+
+def test_the_log_is_linked_from_inside_a_repository(tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "chacal").mkdir()
+    (tmp_path / "docs" / "log.md").write_text("# Log\n")
+    folder = tmp_path / "results" / "cpu"
+    (folder / "tables").mkdir(parents=True)
+    (folder / "scale.json").write_text('{"scale": "cpu"}')
+    (folder / "tables" / "tab-boxes.json").write_text(json.dumps(table()))
+    write_report(tmp_path / "results")
+    page = (tmp_path / "results" / "report.html").read_text()
+    assert 'href="../docs/log.md#tabboxes"' in page
+    assert "../docs/log.md#tabboxes" in (tmp_path / "results" / "report.md").read_text()
+
+
+def test_a_second_report_is_the_same_byte_for_byte(results, tmp_path):
+    page, text = results("cpu")
+    write_report(tmp_path / "cpu", tmp_path / "again")
+    assert (tmp_path / "again" / "report.html").read_text() == page
+    assert (tmp_path / "again" / "report.md").read_text() == text
