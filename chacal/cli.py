@@ -150,6 +150,8 @@ def bench_decode(operators: tuple[str, ...], json_file: Path | None, **options: 
 @click.option("--top-k", type=int, help="Prune each row of A to its largest entries.")
 @click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE",
               help="Change a field of the task, as in min_updates=10; repeatable.")  # fmt: skip
+@click.option("--borders", type=int, metavar="J", help="Count exact match also by how many borders "
+              "of blocks of n // J the needed chains cross (Boxes).")  # fmt: skip
 @click.option("--threads", default=1, show_default=True, help="CPU threads.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def evaluate_run(run: Path, as_json: bool, **options: Any) -> None:

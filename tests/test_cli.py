@@ -149,6 +149,7 @@ def test_eval_swaps_operators_and_prunes(run):
     table = chacal("eval", run, "--examples", "64")
     assert "accuracy/depth=02" in table.stdout
     one_line(chacal("eval", run, "--operator", "window@4", "--top-k", "2"), "cannot prune")
+    one_line(chacal("eval", run, "--borders", "8"), "chains is not counted by them, Boxes is")
     one_line(chacal("eval", run, "--set", "blocks=9"), "position")
     one_line(chacal("eval", run, "--set", "block_size=5"), "changes what the tokens mean")
     one_line(chacal("eval", run, "--threads", "-1"), "threads is -1")

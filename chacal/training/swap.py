@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from chacal.notation import parse_operator, parse_operators
-from chacal.tasks import Task
+from chacal.tasks import Boxes, CountedBoxes, Task
 from chacal.training.distributed import Group
 from chacal.training.evaluate import evaluate, load_run, override
 
@@ -28,6 +28,7 @@ def evaluate_swapped(
     operators: str | None = None,
     top_k: int | None = None,
     settings: tuple[str, ...] = (),
+    borders: int | None = None,
     threads: int = 1,
 ) -> dict[str, Any]:
     """Metrics of a trained run.
@@ -42,6 +43,8 @@ def evaluate_swapped(
         operators: an operator for every layer, as in "dense,block/3".
         top_k: prune A to this many entries a row, in every layer whose operator can.
         settings: fields of the task to change, as in "min_updates=10".
+        borders: count exact match also by how many borders of blocks of n // borders the needed
+            chains cross (Boxes).
         threads: CPU threads; 0 leaves it to torch.
 
     Returns:
@@ -74,6 +77,10 @@ def evaluate_swapped(
             f"{', '.join(settings)} changes what the tokens mean; expected fields that leave the "
             f"vocabulary as the run was trained with"
         )
+    if borders is not None:
+        if not isinstance(task, Boxes):
+            raise ValueError(f"borders is {borders}; {task.name} is not counted by them, Boxes is")
+        task = CountedBoxes.of(task, borders)
     begun = time.monotonic()
     metrics = evaluate(
         model,
