@@ -15,7 +15,16 @@ from torch import Tensor
 
 from chacal.ops.attend import PIECE, row_lse, score_pieces
 from chacal.ops.inputs import Gamma, check_choice, check_count, exact_backward, run
-from chacal.ops.pooling import COLUMNS, ROWS, down, gather_columns, num_blocks, pick_rows, up
+from chacal.ops.pooling import (
+    COLUMNS,
+    ROWS,
+    block_index,
+    down,
+    gather_columns,
+    num_blocks,
+    pick_rows,
+    up,
+)
 from chacal.ops.resolvent import check_matrix, check_range, neumann, resolvent
 from chacal.ops.streaming import Adjoint, Rows, leaf_size
 
@@ -52,7 +61,7 @@ def blockwise(
     check_range(gamma)
     _check_options(block_size, rows, columns, branches)
     n = A.shape[-1]
-    block = torch.arange(n, device=A.device) // block_size
+    block = block_index(n, block_size, A.device)
     same = block[:, None] == block
     A_blk = torch.where(same, A, 0)
     A_res = torch.where(same, 0, A)

@@ -28,15 +28,11 @@ def launch(out, *extra):
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
         "-m", "chacal", *ARGS, "--out", str(out), *extra,
     ]  # fmt: skip
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=150,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        # gloo was seen to hang at exit, after all was written (docs/log.md): what is there counts
-        assert (out / "result.json").exists()
-        return
+    # a hang at exit, which gloo is prone to, fails instead of stopping the suite
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
 
 
