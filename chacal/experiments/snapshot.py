@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chacal._version import __version__
-from chacal.bench.timing import machine
 from chacal.experiments.cells import Cell, Table, run_id
 from chacal.experiments.job import failure_file
 from chacal.notation import parse_operator
@@ -59,13 +57,28 @@ def save_snapshot(table: Table, out: Path, *, scale: str, seeds: Sequence[int]) 
         "seeds": list(seeds),
         "metrics": list(table.metrics),
         "command": command(table.name, scale, seeds, table.seeds),
-        "machine": {"chacal": __version__, **machine(1)},
+        "machines": _machines(table, out, seeds),
         "timing": times and {k: times[k] for k in ("examples", "batch_size", "machine")},
         "cells": [_cell(cell, out, seeds, times) for cell in table.cells],
         "costs": [_cost(cost.id, cost.row, cost.column, out) for cost in table.costs],
     }
     write_json(table_file(table.name, out), data)
     return data
+
+
+def _machines(table: Table, out: Path, seeds: Sequence[int]) -> list[str]:
+    """What the figures were made on, as their runs say: not necessarily where this is read."""
+    runs = dict.fromkeys(run_id(c.with_seed(seed)) for c in table.cells for seed in seeds)
+    files = [out / "runs" / run / "environment.json" for run in runs]
+    told = [read_json(file) for file in files if file.exists()]
+    curves = [out / "costs" / f"{cost.id}.json" for cost in table.costs]
+    told += [read_json(file)["machine"] for file in curves if file.exists()]
+    return list(
+        dict.fromkeys(
+            f"{m['cpu']}, {m['threads']} thread(s), torch {m['torch']}, Python {m['python']}"
+            for m in told
+        )
+    )
 
 
 def command(name: str, scale: str, seeds: Sequence[int], usual: int) -> str:

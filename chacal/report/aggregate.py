@@ -19,6 +19,12 @@ NEAR = 2.0
 """Points by which a share may differ from the paper's before it is marked."""
 
 
+FIELDS = (
+    "table", "scale", "note", "seeds", "metrics", "command", "machines", "timing", "cells", "costs",
+)  # fmt: skip
+"""What the file of a table has."""
+
+
 @dataclass(frozen=True)
 class Figure:
     """A metric over seeds: mean, sample standard deviation (None for one seed), how many."""
@@ -166,6 +172,12 @@ def _read_scale(mark: Path) -> Results:
             raise ValueError(
                 f"{file} is of the scale {content.get('scale')!r} in a folder of {scale!r}; "
                 f"expected one scale per folder"
+            )
+        missing = [field for field in FIELDS if content is not None and field not in content]
+        if missing:
+            raise ValueError(
+                f"{file} has no {missing[0]}; expected a table of this version (the command that "
+                f"made it writes it again: chacal reproduce {name})"
             )
         tables[name] = content
     return Results(str(scale), mark.parent, tables)

@@ -74,13 +74,11 @@ def _facts(name: str, content: Mapping[str, Any] | None) -> list[tuple[str, str]
     paper = [("the paper's", caption)] if caption else []
     if content is None:
         return [("to run it", f"chacal reproduce {name}"), *paper]
-    machine = content["machine"]
     facts = [
         ("scale", content["note"]),
         ("seeds", ", ".join(map(str, content["seeds"]))),
         ("command", content["command"]),
-        ("machine", f"{machine['cpu']}, one thread, torch {machine['torch']}, Python "
-         f"{machine['python']}, chacal {machine['chacal']}"),
+        ("machine", "; ".join(content["machines"]) or "nothing was run yet"),
     ]  # fmt: skip
     for word in ("task", "model", "training"):
         told: dict[str, None] = dict.fromkeys(cell[word] for cell in content["cells"])

@@ -136,9 +136,14 @@ def test_a_clone_without_weights_has_its_figures_and_can_make_more(tmp_path):
     out = tmp_path / "s"
     one = table(cell("a", "chacal"))
     first = sweep(one, out, seeds=(0,))
+    assert len(first["machines"]) == 1
     for file in (out / "runs").rglob("*.safetensors"):
         file.unlink()
-    assert sweep(one, out, seeds=(0,)) == first
+    other = next((out / "runs").rglob("environment.json"))
+    other.write_text(other.read_text().replace('"cpu": "', '"cpu": "another '))
+    again = sweep(one, out, seeds=(0,))
+    assert again["machines"] == ["another " + first["machines"][0]]
+    assert again["cells"] == first["cells"]
     assert not list((out / "runs").rglob("*.safetensors"))
     more = Evaluation(examples=8, batch_size=8)
     content = sweep(table(cell("a", "chacal"), cell("b", "chacal", more)), out, seeds=(0,))

@@ -112,6 +112,9 @@ def test_a_table_of_another_scale_is_refused(tmp_path):
     (tmp_path / "tables" / "tab-boxes.json").write_text('{"scale": "smoke"}')
     with pytest.raises(ValueError, match="'smoke' in a folder of 'cpu'"):
         read_results(tmp_path)
+    (tmp_path / "tables" / "tab-boxes.json").write_text('{"table": "tab:boxes", "scale": "cpu"}')
+    with pytest.raises(ValueError, match="has no note; expected a table of this version"):
+        read_results(tmp_path)
     (tmp_path / "tables" / "tab-boxes.json").write_text("{")
     with pytest.raises(ValueError, match="not JSON"):
         read_results(tmp_path)

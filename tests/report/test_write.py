@@ -28,7 +28,7 @@ def table(scale="cpu"):
         "table": "tab:boxes", "title": "Results on Boxes", "scale": scale, "note": "5 boxes",
         "seeds": [0, 1], "metrics": ["accuracy", "exact_match", "seconds"],
         "command": "chacal reproduce tab:boxes", "timing": None, "costs": [],
-        "machine": {"chacal": "0", "cpu": "a <fast> one", "torch": "2", "python": "3"},
+        "machines": ["a <fast> one"],
         "cells": [
             cell("ChaCAL, L=2", paper, done(0.999, **groups), done(0.997, **groups), seconds=2.0),
             cell("Block-ChaCAL n//3, L=2", paper, done(0.5, **groups), done(0.52, **groups),
