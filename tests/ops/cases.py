@@ -133,6 +133,17 @@ def draw_qkv(
     return [q.to(dtype), k.to(dtype), draw(*leading, n, d_v, seed=3, dtype=dtype)]
 
 
+def draw_gamma(
+    shape: tuple[int, ...] | None, leading: tuple[int, ...]
+) -> tuple[float | Tensor, Tensor]:
+    """γ as a user may write it for 3 heads (None: a float), and as one number, or one a head."""
+    if shape and not leading:
+        shape = (1,)
+    gamma = 0.7 if shape is None else 0.1 + 0.8 * torch.rand(shape, dtype=torch.float64)
+    each = torch.as_tensor(gamma, dtype=torch.float64)
+    return gamma, each.reshape(()) if each.numel() == 1 else each.reshape(3)
+
+
 def leaves(*tensors: Tensor) -> list[Tensor]:
     """Copies that collect gradients."""
     return [x.detach().clone().requires_grad_() for x in tensors]

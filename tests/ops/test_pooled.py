@@ -5,7 +5,7 @@ import math
 import oracles
 import pytest
 import torch
-from cases import EXACT, LEAF_CROSSING, draw, draw_qkv, far, leaves
+from cases import EXACT, LEAF_CROSSING, draw, draw_gamma, draw_qkv, far, leaves
 
 import chacal
 
@@ -39,11 +39,7 @@ def test_forward(n, m, near):
 @pytest.mark.parametrize("leading", [(), (3,), (2, 3)])
 @pytest.mark.parametrize("shape", [None, (), (3,), (3, 1, 1)])
 def test_leading_dimensions_gamma_and_scale(leading, shape):
-    if shape and not leading:
-        shape = (1,)
-    gamma = 0.7 if shape is None else 0.1 + 0.8 * torch.rand(shape, dtype=torch.float64)
-    each = torch.as_tensor(gamma, dtype=torch.float64)
-    each = each.reshape(()) if each.numel() == 1 else each.reshape(3)
+    gamma, each = draw_gamma(shape, leading)
     q, k, v = draw_qkv(*leading, n=23)
     Y = chacal.pooled_resolvent_attention(q, k, v, block_size=4, gamma=gamma, scale=0.9)
 
