@@ -35,7 +35,7 @@ def boxes(scale: Scale) -> Table:
         rows[f"Pattern of {offsets}, L=2"] = ("dense", f"pattern,offsets={offsets}")
     rows["Window resolvent, L=2"] = ("dense", "window@32")
     rows["Pooled resolvent, near=1, L=2"] = ("dense", "pooled,near=1")
-    rows["Routed resolvent, L=2"] = ("dense", f"routed@{scale.tile},routes=2,parts=3")
+    rows["Routed resolvent, L=2"] = ("dense", f"routed@{scale.tile},routes=3,parts=3,score=bound")
     return Table(
         name="tab:boxes",
         metrics=("accuracy", "exact_match", "seconds"),
@@ -213,7 +213,8 @@ def cost(scale: Scale) -> Table:
         "Block-ChaCAL n//8": "block/8",
         "Pooled resolvent": "pooled",
         "Window resolvent": "window@64",
-        "Routed resolvent": "routed,routes=2,parts=3",
+        "Routed resolvent": "routed",
+        "Routed resolvent, 3 routes, 3 parts, bound": "routed,routes=3,parts=3,score=bound",
         "Pattern of powers": "pattern,offsets=powers",
         "Pattern of squares": "pattern,offsets=squares",
         "Local window": "local@64",
