@@ -83,7 +83,7 @@ class StreamingResolvent(torch.autograd.Function):
         """Y (B, n, d_v)."""
         rows = Rows(q, k, v, gamma, scale, drop)
         rows.solve(0, q.shape[1])
-        Y = (1 - gamma) * rows.H
+        Y = rows.H.mul_(1 - gamma)
         ctx.save_for_backward(q, k, v, gamma, Y, rows.lse)
         ctx.scale, ctx.drop = scale, drop
         return Y
@@ -260,10 +260,10 @@ class Adjoint:
         return (self.G * hops - self.dY * self.H).sum_to_size(self.gamma.shape)
 
 
-def leaf_size(length: int, about: int = LEAF) -> int:
-    """Rows of a tile: near `about`, no last tile much smaller than others, a multiple of 8."""
+def leaf_size(length: int, about: int = LEAF, step: int = 8) -> int:
+    """Rows of a tile: near `about`, no last tile much smaller than others, a multiple of step."""
     even = -(-length // max(1, round(length / about)))
-    return -(-even // 8) * 8
+    return -(-even // step) * step
 
 
 def halve(a: int, b: int, leaf: int) -> int:
