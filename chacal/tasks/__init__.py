@@ -5,6 +5,8 @@ from chacal.tasks.borders import CountedBoxes, PaddedBoxes
 from chacal.tasks.boxes import Boxes
 from chacal.tasks.boxes_files import BoxesFiles
 from chacal.tasks.chains import Chains, Properties
+from chacal.tasks.code import Code
+from chacal.tasks.labelled import Labelled
 from chacal.tasks.manual import Manual
 from chacal.tasks.noise import Noise
 from chacal.tasks.phrases import Phrases
@@ -20,7 +22,18 @@ from chacal.tasks.text import Text
 
 TASKS: dict[str, type] = {
     task.name: task
-    for task in (Chains, Properties, Boxes, PaddedBoxes, BoxesFiles, Text, Manual, Noise)
+    for task in (
+        Chains,
+        Properties,
+        Boxes,
+        PaddedBoxes,
+        BoxesFiles,
+        Text,
+        Manual,
+        Noise,
+        Code,
+        Labelled,
+    )
 }
 """Every task by its name."""
 
@@ -33,7 +46,9 @@ __all__ = [
     "Boxes",
     "BoxesFiles",
     "Chains",
+    "Code",
     "CountedBoxes",
+    "Labelled",
     "Manual",
     "Noise",
     "PaddedBoxes",

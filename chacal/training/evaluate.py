@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chacal.nn import Transformer
 from chacal.tasks import Task
 from chacal.tasks.base import IGNORE, Totals
 from chacal.training.checkpoint import load_weights
@@ -106,7 +105,7 @@ def token_losses(scores: Tensor, targets: Tensor) -> Tensor:
 
 def load_run(
     path: str | Path, *, operators: tuple[str, ...] | None = None
-) -> tuple[Transformer, RunFolder]:
+) -> tuple[Any, RunFolder]:
     """A trained model, optionally with other operators in its layers (the weights fit any)."""
     run = RunFolder.open(path)
     config = run.config()
@@ -116,10 +115,8 @@ def load_run(
                 f"operators are {', '.join(operators)}; expected {len(config.model.operators)}, "
                 f"one for each layer of {run.path}"
             )
-        config = dataclasses.replace(
-            config, model=dataclasses.replace(config.model, operators=operators)
-        )
-    model = config.build()
+        config = dataclasses.replace(config, model=config.model.with_operators(operators))
+    model = config.build(weights=False)
     load_weights(model, run.best)
     return model.eval(), run
 

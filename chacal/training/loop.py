@@ -98,7 +98,8 @@ class _Loop:
                 f"{group.world} processes times {self.settings.accumulate} parts"
             )
         torch.manual_seed(self.settings.seed)
-        plain = config.build().to(group.device)
+        given = run.last.exists() or self.settings.init is not None
+        plain = config.build(weights=not given).to(group.device)
         self.names = [name for name, _ in plain.named_parameters()]
         self.parameters = sum(p.numel() for p in plain.parameters())
         if run.last.exists():
@@ -127,6 +128,9 @@ class _Loop:
         begun = time.monotonic() - self.seconds
         if self.stopped:  # resumed between the last step and the test
             return self.stopped
+        if not settings.steps:  # nothing to learn: the weights as they are
+            self.evaluate(show)
+            self.save()
         while self.step < settings.steps:
             self.one_step()
             self.seconds = time.monotonic() - begun
@@ -262,7 +266,7 @@ class _Loop:
         """Test the best weights and write the result."""
         result: dict[str, Any] = {}
         if self.group.first:
-            model = self.config.build().to(self.group.device)
+            model = self.config.build(weights=False).to(self.group.device)
             best_step = load_weights(model, self.run.best)["step"]
             test = None
             if has_split(self.task, "test"):
