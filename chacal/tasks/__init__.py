@@ -7,9 +7,11 @@ from chacal.tasks.boxes_files import BoxesFiles
 from chacal.tasks.chains import Chains, Properties
 from chacal.tasks.code import Code
 from chacal.tasks.labelled import Labelled
+from chacal.tasks.language import Language
 from chacal.tasks.manual import Manual
 from chacal.tasks.noise import Noise
 from chacal.tasks.phrases import Phrases
+from chacal.tasks.scrolls import Scrolls
 from chacal.tasks.stories import (
     OBJECTS,
     Sentence,
@@ -23,18 +25,10 @@ from chacal.tasks.text import Text
 TASKS: dict[str, type] = {
     task.name: task
     for task in (
-        Chains,
-        Properties,
-        Boxes,
-        PaddedBoxes,
-        BoxesFiles,
-        Text,
-        Manual,
-        Noise,
-        Code,
-        Labelled,
+        Chains, Properties, Boxes, PaddedBoxes, BoxesFiles, Text, Manual, Noise, Code, Labelled,
+        Language, Scrolls,
     )
-}
+}  # fmt: skip
 """Every task by its name."""
 
 __all__ = [
@@ -49,11 +43,13 @@ __all__ = [
     "Code",
     "CountedBoxes",
     "Labelled",
+    "Language",
     "Manual",
     "Noise",
     "PaddedBoxes",
     "Phrases",
     "Properties",
+    "Scrolls",
     "Sentence",
     "Task",
     "Text",

@@ -179,7 +179,7 @@ def defaults(task: str) -> tuple[ModelConfig, TrainConfig]:
         return ModelConfig(operators=("dense", "chacal")), TrainConfig(
             steps=2400, batch_size=32, warmup=50, schedule="linear", decay=0.3
         )
-    if task in ("text", "manual"):
+    if task in ("text", "manual", "lm"):
         return ModelConfig(operators=("chacal", "chacal"), qk_norm=None), TrainConfig(
             steps=2000, batch_size=16, warmup=100, schedule="cosine", eval_every=200
         )
