@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from chacal.experiments.cells import Cell, Evaluation, Table
 from chacal.experiments.scales import Given, Scale
@@ -249,7 +250,7 @@ def _text_cell(
 
 def _language(task: Language, given: Given, tokenizer: str | None) -> Language:
     """The scale's text, or the user's files."""
-    files = {}
+    files: dict[str, Any] = {}
     if check_both(given):
         files = {"train": given.train_file, "valid": given.valid_file}
     return dataclasses.replace(task, tokenizer=tokenizer, **files)

@@ -109,7 +109,7 @@ def build_scores(
         if source is not None
         else _fresh(architecture, sizes, vocab_size, length)
     )
-    if config.is_encoder_decoder != bool(inputs):
+    if bool(getattr(config, "is_encoder_decoder", False)) != bool(inputs):
         kind = "an encoder-decoder" if inputs else "a decoder"
         raise ValueError(f"{pretrained or architecture} is no {kind[3:]}; expected {kind}")
     limit = getattr(config, "max_position_embeddings", length)
@@ -128,7 +128,7 @@ def build_scores(
     auto: Any = AutoModel if classes else AutoModelForSeq2SeqLM if inputs else AutoModelForCausalLM
     on_meta = torch.get_default_device().type == "meta"
     if source is None or not weights or on_meta:
-        model = auto.from_config(config)
+        model = auto.from_config(config, dtype=torch.float32)
     else:
         model = _ask(pretrained, auto, source, dtype=torch.float32)
     if operator != "dense":

@@ -203,7 +203,7 @@ class _Loop:
             split="valid",
             seed=settings.seed,
             examples=settings.eval_examples,
-            batch_size=settings.batch_size,
+            batch_size=self.counted_at_once,
             group=self.group,
             bf16=settings.bf16,
         )
@@ -219,6 +219,15 @@ class _Loop:
                 save_checkpoint(self.run.best, named, {"step": self.step, "metrics": metrics})
         show.evaluated(self.step, value, better)
         return settings.target is not None and sign * value >= sign * settings.target
+
+    @property
+    def counted_at_once(self) -> int:
+        """Sequences of an evaluation's batch: of stored splits, as many as a part of a step has.
+
+        Generated examples are those of a batch's number and size, so there the size stays.
+        """
+        stored = self.task.batches("valid", 1) is not None
+        return self.settings.batch_size // (self.settings.accumulate if stored else 1)
 
     def log(self, **values: Any) -> None:
         if self.group.first:
@@ -276,7 +285,7 @@ class _Loop:
                     split="test",
                     seed=self.settings.seed,
                     examples=self.settings.test_examples,
-                    batch_size=self.settings.batch_size,
+                    batch_size=self.counted_at_once,
                     group=dataclasses.replace(self.group, rank=0, world=1, fsdp=False),
                     bf16=self.settings.bf16,
                 )

@@ -1,6 +1,11 @@
 """A tokenizer that needs no download: bytes, as GPT-2 spells them."""
 
+import os
+
 import pytest
+
+# nothing here may reach for the network
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 @pytest.fixture(scope="session")
