@@ -184,7 +184,11 @@ def _read_large(path: Path, tokenizer: Any, where: str) -> Corpus:
     at = path.stat()
     key = f"{path.resolve()} {at.st_size} {at.st_mtime_ns} {PIECE} {tokenizer.to_str()}"
     folder = cache_folder() / "tokens" / hashlib.sha256(key.encode()).hexdigest()[:16]
-    kinds = {"tokens": np.dtype("<u4"), "words": np.dtype("<u2"), "bytes": np.dtype("<u2")}
+    kinds: dict[str, Any] = {
+        "tokens": np.dtype("<u4"),
+        "words": np.dtype("<u2"),
+        "bytes": np.dtype("<u2"),
+    }
     if not (folder / "bytes.bin").exists():
         folder.mkdir(parents=True, exist_ok=True)
         parts = {name: folder / f"{name}.{os.getpid()}.part" for name in kinds}

@@ -1,6 +1,7 @@
 """Transformers models in the one training loop: the same scores, tied weights, resuming, heads."""
 
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -25,6 +26,11 @@ TEXT = Language(window=16, eval_tokens=64)
 
 def run(task=TEXT, settings=FEW, **model):
     return RunConfig(task=task, model=DecoderConfig(**{**TINY, **model}), train=settings)
+
+
+def losses(folder):
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [line["loss"] for line in lines]
 
 
 def test_a_run_with_a_decoder_is_plain_data():
@@ -73,16 +79,25 @@ def test_only_the_named_layers_are_patched():
     assert [str(op) for op in dense.operators] == ["dense"]
 
 
-def test_it_learns_and_a_stopped_run_goes_on_bit_for_bit(tmp_path):
+def test_it_learns_and_a_stopped_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
     config = run(operator="chacal", settings=dataclasses.replace(FEW, steps=8))
     whole = train(config, tmp_path / "whole", quiet=True)
     assert whole["valid"]["perplexity"] < 256
     assert whole["operators"] == ["chacal"]
-    # as if stopped after 4 steps: the checkpoint of a shorter run of the same configuration
-    train(config, tmp_path / "cut", quiet=True)
-    RunFolder(tmp_path / "cut").path.joinpath("result.json").unlink()
+
+    def fails(self, split, seed, step, size, whole=Language.batch):
+        if split == "train" and step == 5:
+            raise OSError("the power is gone")
+        return whole(self, split, seed, step, size)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Language, "batch", fails)
+        with pytest.raises(OSError, match="power"):
+            train(config, tmp_path / "cut", quiet=True)
+    assert RunFolder(tmp_path / "cut").last.exists()
     again = train(config, tmp_path / "cut", resume=True, quiet=True)
     assert again["test"] == whole["test"]
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
     model, _ = load_run(tmp_path / "whole")
     # tied weights are saved under both names and loaded as one
     assert model.model.lm_head.weight.data_ptr() == model.model.transformer.wte.weight.data_ptr()
