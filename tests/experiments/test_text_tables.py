@@ -121,6 +121,10 @@ def test_a_folder_with_one_data_set_makes_its_lines(tmp_path):
     assert {c.row.split(":")[0] for c in table.cells} == {"ContractNLI"}
     assert {c.run.train.steps for c in table.cells} == {0, 3}  # one epoch of 20 rows by 8
     assert "GovReport, NarrativeQA not in the folder" in table.note
+    assert all(c.run.model.pretrained == "facebook/bart-base" for c in table.cells)
+    new = declare("tab:scrolls", data=str(tmp_path), pretrained="none")
+    assert all(c.run.model.pretrained is None for c in new.cells)
+    assert "NOT pretrained" in new.note
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("transformers"), reason="needs transformers")
