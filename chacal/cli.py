@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -83,7 +84,7 @@ def _train_command(name: str) -> click.Command:
     return command
 
 
-for _name in TASKS:
+for _name in (name for name in TASKS if name != "scrolls"):  # which no model of chacal.nn reads
     train.add_command(_train_command(_name))
 
 
@@ -218,13 +219,23 @@ def demo(out: Path, seed: int) -> None:
 @click.option("--seeds", type=int, help="Seeds 0 to N-1 of every cell [the scale's].")
 @click.option("--jobs", default=1, show_default=True, help="Cells at once, one thread each.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder [results/SCALE].")
+@click.option("--train-file", help="Tables on text: text, or JSONL of text and label, to train on.")
+@click.option("--valid-file", help="What they are measured on.")
+@click.option(
+    "--tokenizer", help="File, folder or hub name, or bpe:SIZE to make one [the scale's]."
+)
+@click.option("--pretrained", help="Model to fine-tune: folder, GGUF file or hub name; tab:scrolls: none "
+              "for a small one with new weights.")  # fmt: skip
+@click.option("--data", help="tab:scrolls: folder in the layout of SCROLLS.")
 def reproduce_table(table: str | None, **options: Any) -> None:
     """Make a TABLE of the paper, or go on with it; without TABLE, list them."""
     from chacal.experiments.reproduce import has_failures, list_tables, reproduce
+    from chacal.experiments.scales import Given
 
+    given = Given(**{f.name: options.pop(f.name) for f in dataclasses.fields(Given)})
     if table is None:
         list_tables()
-    elif has_failures(reproduce(table, **options)):
+    elif has_failures(reproduce(table, given=given, **options)):
         sys.exit(1)
 
 

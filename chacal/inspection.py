@@ -88,6 +88,8 @@ def look_at_run(
         raise ValueError(f"examples is {examples}; expected at least 1")
     pictures.require_matplotlib()
     model, folder = load_run(run)
+    if not isinstance(model, Transformer):
+        raise ValueError(f"{run} is of a transformers model; expected one of chacal.nn to draw")
     config = folder.config()
     task, threads = config.task, config.train.threads
     if threads:

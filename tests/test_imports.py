@@ -22,7 +22,10 @@ MAY_IMPORT = {
     "report": set(),
 }
 
-LAZY = ["click", "rich", "matplotlib", "transformers", "tokenizers"]
+LAZY = [
+    "click", "rich", "matplotlib", "transformers", "tokenizers", "datasets", "rouge_score",
+    "huggingface_hub",
+]  # fmt: skip
 
 
 def part_of(path: Path) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chacal.notation import parse_operator
-from chacal.training.config import RunConfig, to_json
+from chacal.training.config import RunConfig, from_json, to_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class Evaluation:
         divisor: count exact match by borders of blocks of n // divisor; 0 for tasks without.
         operators: swapped in for the trained ones; empty to keep them.
         look: whether the attention is measured and drawn too (`inspection.py`).
+        settings: fields of the task that are other than in training, as in "window=512".
     """
 
     examples: int
@@ -35,11 +36,21 @@ class Evaluation:
     divisor: int = 0
     operators: tuple[str, ...] = ()
     look: bool = False
+    settings: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
         """The evaluation's file name, without its ending."""
-        return "evaluation-" + digest(to_json(self))
+        return "evaluation-" + digest(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; without settings where there are none, as before there were any."""
+        return {k: v for k, v in to_json(self).items() if k != "settings" or v}
+
+    @classmethod
+    def from_json(cls, data: Any, where: str) -> Evaluation:
+        """The evaluation that plain data describes."""
+        return from_json(cls, {"settings": [], **data} if isinstance(data, dict) else data, where)
 
 
 @dataclass(frozen=True, kw_only=True)

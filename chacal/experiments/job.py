@@ -23,9 +23,9 @@ import torch
 from chacal.experiments.cells import Evaluation, run_id
 from chacal.inspection import look_at_run
 from chacal.tasks import Boxes, CountedBoxes
-from chacal.training.config import RunConfig, from_json, to_json
+from chacal.training.config import RunConfig
 from chacal.training.distributed import Group
-from chacal.training.evaluate import evaluate, load_run
+from chacal.training.evaluate import evaluate, load_run, override, setting
 from chacal.training.loop import train
 from chacal.training.runs import Interrupted, RunFolder, write_atomic
 
@@ -50,14 +50,14 @@ class Job:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data that `from_json` takes back."""
-        return {"run": self.run.to_json(), "evaluations": [to_json(e) for e in self.evaluations]}
+        return {"run": self.run.to_json(), "evaluations": [e.to_json() for e in self.evaluations]}
 
     @classmethod
     def from_json(cls, data: Any) -> Job:
         """The job that plain data describes."""
         return cls(
             run=RunConfig.from_json(data["run"]),
-            evaluations=tuple(from_json(Evaluation, e, "evaluation") for e in data["evaluations"]),
+            evaluations=tuple(Evaluation.from_json(e, "evaluation") for e in data["evaluations"]),
         )
 
 
@@ -97,6 +97,10 @@ def perform(job: Job, folder: Path) -> None:
         for evaluation in evaluations:
             if not (folder / f"{evaluation.id}.json").exists():
                 _measure(folder, evaluation)
+        if getattr(job.run.model, "pretrained", None) is not None:
+            # gigabytes each; a new evaluation trains again, as in a clone
+            for name in ("last.safetensors", "best.safetensors"):
+                (folder / name).unlink(missing_ok=True)
 
 
 def _lacks_weights(job: Job, folder: Path) -> bool:
@@ -107,7 +111,7 @@ def _lacks_weights(job: Job, folder: Path) -> bool:
 def _measured(folder: Path) -> list[Evaluation]:
     files = sorted(folder.glob("evaluation-*.json"))
     return [
-        from_json(Evaluation, json.loads(file.read_text())["evaluation"], str(file))
+        Evaluation.from_json(json.loads(file.read_text())["evaluation"], str(file))
         for file in files
     ]
 
@@ -118,6 +122,8 @@ def _measure(folder: Path, evaluation: Evaluation) -> None:
     task = config.task
     if evaluation.divisor and isinstance(task, Boxes):
         task = CountedBoxes.of(task, evaluation.divisor)
+    if evaluation.settings:
+        task = override(task, dict(setting(text) for text in evaluation.settings))
     on_gpu = torch.cuda.is_available() and config.train.device != "cpu"
     device = torch.device("cuda" if on_gpu else "cpu")
     metrics = evaluate(
@@ -130,7 +136,7 @@ def _measure(folder: Path, evaluation: Evaluation) -> None:
         group=Group(0, 1, device),
     )
     record: dict[str, Any] = {
-        "evaluation": to_json(evaluation),
+        "evaluation": evaluation.to_json(),
         "task": task.describe(),
         "operators": [str(op) for op in model.operators],
         "causal": all(op.causal for op in model.operators),

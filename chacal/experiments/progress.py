@@ -36,8 +36,8 @@ class Progress:
         self.name, self.total, self.done, self.failed = name, total, done, 0
         self._runs, self._quiet = runs, quiet
         # a step costs about as much as the model has layers
-        self._work = {job.id: job.run.train.steps * len(job.run.model.operators) for job in pending}
-        self._steps = {job.id: job.run.train.steps for job in pending}
+        self._steps = {job.id: max(1, job.run.train.steps) for job in pending}
+        self._work = {job.id: self._steps[job.id] * len(job.run.model.operators) for job in pending}
         self._finished = 0.0
         self._running: dict[str, tuple[str, float]] = {}
         # what an earlier sweep did of a run says nothing of our pace

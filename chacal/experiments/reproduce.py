@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 from rich.table import Table as Grid
 
 from chacal.console import console
-from chacal.experiments.scales import SCALES
+from chacal.experiments.scales import SCALES, Given
 from chacal.experiments.sweep import run_table
 from chacal.experiments.tables import TABLES
+from chacal.experiments.text_tables import ON_TEXT
 from chacal.report import paper
 from chacal.report.lines import lines_of
 
@@ -31,7 +33,13 @@ def list_tables() -> None:
 
 
 def reproduce(
-    name: str, *, scale: str, seeds: int | None, jobs: int, out: Path | None
+    name: str,
+    *,
+    scale: str,
+    seeds: int | None,
+    jobs: int,
+    out: Path | None,
+    given: Given | None = None,
 ) -> dict[str, Any]:
     """Run what is left of a table, print it, and return its content.
 
@@ -41,12 +49,16 @@ def reproduce(
         seeds: how many; as many as the scale has unless given.
         jobs: cells at once.
         out: folder of the scale's results; results/SCALE unless given.
+        given: data and models of the user's own, for the tables on text.
     """
     if name not in TABLES:
         raise ValueError(f"table is {name!r}; expected one of {', '.join(TABLES)}")
     if scale not in SCALES:
         raise ValueError(f"scale is {scale!r}; expected one of {', '.join(SCALES)}")
-    table = TABLES[name](SCALES[scale])
+    given = given or Given()
+    if name not in ON_TEXT:
+        given.refuse_but(name)
+    table = TABLES[name](dataclasses.replace(SCALES[scale], given=given))
     count = table.seeds if seeds is None else seeds
     if count < 1:
         raise ValueError(f"seeds is {count}; expected at least 1")

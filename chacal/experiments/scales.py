@@ -16,6 +16,35 @@ from chacal.training.config import ModelConfig, RunConfig, TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
+class Given:
+    """Data and models of the user's own, for the tables on text; None for the scale's.
+
+    Attributes:
+        train_file: text to train on, or JSONL of texts and labels.
+        valid_file: what to measure on.
+        tokenizer: of the text, for models with new weights.
+        pretrained: folder, GGUF file or hub name of a model to fine-tune.
+        data: folder in the layout of SCROLLS.
+    """
+
+    train_file: str | None = None
+    valid_file: str | None = None
+    tokenizer: str | None = None
+    pretrained: str | None = None
+    data: str | None = None
+
+    def refuse_but(self, table: str, *used: str) -> None:
+        """Raise if something is given that a table has no use for."""
+        for field in dataclasses.fields(self):
+            if getattr(self, field.name) is not None and field.name not in used:
+                flags = ", ".join(f"--{name.replace('_', '-')}" for name in used) or "none of them"
+                raise ValueError(
+                    f"--{field.name.replace('_', '-')} is given, and {table} has no use for it; "
+                    f"expected {flags}"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scale:
     """How large everything is.
 
@@ -40,6 +69,7 @@ class Scale:
         lengths: n of the cost curves.
         block_lengths: n at which block sizes are swept.
         budget: seconds that one point of a cost curve may take.
+        given: data and models of the user's own.
     """
 
     name: str
@@ -62,6 +92,7 @@ class Scale:
     lengths: tuple[int, ...]
     block_lengths: tuple[int, ...]
     budget: float
+    given: Given = Given()
 
     @property
     def tile(self) -> int:

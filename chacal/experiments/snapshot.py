@@ -99,8 +99,7 @@ def _cell(
         "operators": list(cell.operators),
         "causal": cell.causal,
         "task": cell.run.task.describe(),
-        "model": f"{len(cell.operators)} layer(s), width {cell.run.model.width}, "
-        f"{cell.run.model.heads} head(s)",
+        "model": cell.run.model.describe(),
         "training": f"{cell.run.train.steps} steps of {cell.run.train.batch_size}",
         "floor": getattr(cell.run.task, "floor", None),
         "paper": dict(cell.paper),

@@ -1,7 +1,7 @@
 """One function per table of the paper: it declares cells, and runs nothing.
 
 The names are the paper's labels; `tab:regimes`, `fig:cost`, `fig:sparsity` and `fig:leak` are the
-questions that its text leaves open.
+questions that its text leaves open. Those on text and code are in `text_tables.py`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from chacal.experiments.cells import Cell, Cost, Evaluation, Table
 from chacal.experiments.scales import Scale
+from chacal.experiments.text_tables import ON_TEXT
 from chacal.report.paper import figures
 from chacal.tasks import Boxes
 
@@ -293,6 +294,7 @@ TABLES: dict[str, Callable[[Scale], Table]] = {
     "fig:sparsity": sparsity,
     "fig:cost": cost,
     "fig:leak": leak,
+    **ON_TEXT,
 }
 """What `chacal reproduce` can make."""
 

@@ -23,7 +23,14 @@ NAMES = {
     "seconds": "evaluation (s)",
     "loss": "loss (nats)",
     "below_floor": "below log V (nats)",
-    "perplexity": "perplexity",
+    "perplexity": "perplexity per token",
+    "perplexity_per_word": "perplexity per word",
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "rougeL": "ROUGE-L",
+    "rouge": "ROUGE-GM",
+    "f1": "F1",
+    "em": "EM",
     "steps": "steps",
 }
 """Column titles."""

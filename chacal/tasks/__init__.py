@@ -5,9 +5,13 @@ from chacal.tasks.borders import CountedBoxes, PaddedBoxes
 from chacal.tasks.boxes import Boxes
 from chacal.tasks.boxes_files import BoxesFiles
 from chacal.tasks.chains import Chains, Properties
+from chacal.tasks.code import Code
+from chacal.tasks.labelled import Labelled
+from chacal.tasks.language import Language
 from chacal.tasks.manual import Manual
 from chacal.tasks.noise import Noise
 from chacal.tasks.phrases import Phrases
+from chacal.tasks.scrolls import Scrolls
 from chacal.tasks.stories import (
     OBJECTS,
     Sentence,
@@ -20,8 +24,11 @@ from chacal.tasks.text import Text
 
 TASKS: dict[str, type] = {
     task.name: task
-    for task in (Chains, Properties, Boxes, PaddedBoxes, BoxesFiles, Text, Manual, Noise)
-}
+    for task in (
+        Chains, Properties, Boxes, PaddedBoxes, BoxesFiles, Text, Manual, Noise, Code, Labelled,
+        Language, Scrolls,
+    )
+}  # fmt: skip
 """Every task by its name."""
 
 __all__ = [
@@ -33,12 +40,16 @@ __all__ = [
     "Boxes",
     "BoxesFiles",
     "Chains",
+    "Code",
     "CountedBoxes",
+    "Labelled",
+    "Language",
     "Manual",
     "Noise",
     "PaddedBoxes",
     "Phrases",
     "Properties",
+    "Scrolls",
     "Sentence",
     "Task",
     "Text",

@@ -30,7 +30,8 @@ class Batch:
     Attributes:
         tokens: (B, n) int64, or (B, n, p) where p symbols share a position.
         targets: same shape, the class to predict at that position (already shifted for
-            next-token tasks), `IGNORE` where nothing is asked.
+            next-token tasks), `IGNORE` where nothing is asked; of an encoder-decoder's task, of
+            the output part only.
         info: arrays of length B that describe each example.
     """
 

@@ -28,6 +28,12 @@ def _topics() -> dict[str, str]:
     return dict(sorted(topics.items()))
 
 
+def help_text(split: str) -> bytes:
+    """The topics of a split: every tenth is valid, every tenth test."""
+    places = {"valid": (4,), "test": (9,)}.get(split, (0, 1, 2, 3, 5, 6, 7, 8))
+    return "\n".join(t for i, t in enumerate(_topics().values()) if i % 10 in places).encode()
+
+
 class _Topics(Text):
     """`Text` whose files are topics."""
 
@@ -35,9 +41,7 @@ class _Topics(Text):
         check_int(self, "window", 1)
 
     def _read(self, field: str) -> Corpus:
-        places = {"valid_file": (4,), "test_file": (9,)}.get(field, (0, 1, 2, 3, 5, 6, 7, 8))
-        told = [text for i, text in enumerate(_topics().values()) if i % 10 in places]
-        return as_bytes("\n".join(told).encode())
+        return as_bytes(help_text(field.removesuffix("_file")))
 
 
 @dataclass(frozen=True, kw_only=True)

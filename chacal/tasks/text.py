@@ -29,6 +29,7 @@ from chacal.tasks.base import (
     part,
     stream,
 )
+from chacal.tasks.vocabularies import load_tokenizer
 
 _BLANK = np.isin(np.arange(256), list(b" \t\n\r\v\f"))
 
@@ -54,18 +55,27 @@ def as_bytes(raw: bytes) -> Corpus:
     return Corpus(data, _word_starts(data), np.ones(len(data), dtype=np.uint8))
 
 
-def _load_tokenizer(path: str) -> Any:
+def encode(raw: bytes, tokenizer: Any, where: str) -> Corpus:
+    """Text through a tokenizer; `where` names it in errors."""
+    starts = _word_starts(np.frombuffer(raw, dtype=np.uint8))
     try:
-        from tokenizers import Tokenizer
-    except ImportError:
-        raise ValueError(
-            f"tokenizer={path!r}: reading it needs the package 'tokenizers' "
-            "(pip install tokenizers); without it, leave `tokenizer` out to model bytes"
-        ) from None
-    try:
-        return Tokenizer.from_file(path)
-    except Exception as error:  # the package raises bare Exception
-        raise ValueError(f"tokenizer={path!r}: not a tokenizer file ({error})") from None
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where}: not UTF-8 text ({error})") from None
+    encoding = tokenizer.encode(text, add_special_tokens=False)
+    if not encoding.ids:
+        return Corpus(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
+    # offsets count characters; bytes_before[i] turns them into bytes
+    codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+    widths = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)
+    bytes_before = np.concatenate([[0], np.cumsum(widths)])
+    words_before = np.concatenate([[0], np.cumsum(starts, dtype=np.int64)])
+    ends = np.maximum.accumulate([end for _, end in encoding.offsets])
+    ends[-1] = len(text)
+    borders = np.concatenate([[0], bytes_before[ends]])
+    return Corpus(
+        np.array(encoding.ids, dtype=np.int64), np.diff(words_before[borders]), np.diff(borders)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +116,7 @@ class Text:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        return None if self.tokenizer is None else _load_tokenizer(self.tokenizer)
+        return None if self.tokenizer is None else load_tokenizer(self.tokenizer)
 
     @cached_property
     def _corpora(self) -> dict[str, Corpus]:
@@ -133,27 +143,7 @@ class Text:
             raise ValueError(f"{field}={path!r}: cannot be read: {error.strerror}") from None
         if self._tokenizer is None:
             return as_bytes(raw)
-        starts = _word_starts(np.frombuffer(raw, dtype=np.uint8))
-        try:
-            text = raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{field}={path!r}: not UTF-8 text ({error})") from None
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        if not encoding.ids:
-            return Corpus(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
-        # offsets count characters; bytes_before[i] turns them into bytes
-        codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
-        widths = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)
-        bytes_before = np.concatenate([[0], np.cumsum(widths)])
-        words_before = np.concatenate([[0], np.cumsum(starts, dtype=np.int64)])
-        ends = np.maximum.accumulate([end for _, end in encoding.offsets])
-        ends[-1] = len(text)
-        borders = np.concatenate([[0], bytes_before[ends]])
-        return Corpus(
-            np.array(encoding.ids, dtype=np.int64),
-            np.diff(words_before[borders]),
-            np.diff(borders),
-        )
+        return encode(raw, self._tokenizer, f"{field}={path!r}")
 
     @property
     def vocab_size(self) -> int:

@@ -23,7 +23,13 @@ MARK = "chacal-checkpoint-1"
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> None:
     """Write tensors and progress to `path`, whole or not at all."""
     metadata = {"format": MARK, "progress": json.dumps(progress)}
-    plain = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
+    plain: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, x in tensors.items():
+        x = x.detach().cpu().contiguous()
+        # tied weights have two names, and the format holds each of them
+        plain[name] = x.clone() if x.data_ptr() in seen else x
+        seen.add(x.data_ptr())
     write_atomic(path, save(plain, metadata))
 
 

@@ -16,6 +16,7 @@ from chacal.nn.transformer import POSITIONS, Transformer
 from chacal.notation import parse_operator
 from chacal.tasks import TASKS, Task
 from chacal.tasks.base import option
+from chacal.training.decoders import KIND, DecoderConfig
 
 SCHEDULES = ("constant", "linear", "cosine")
 DEVICES = ("auto", "cpu", "cuda")
@@ -47,12 +48,31 @@ class ModelConfig:
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}; expected a share in [0, 1)")
 
+    def with_operators(self, operators: tuple[str, ...]) -> ModelConfig:
+        """The same model with other operators in its layers."""
+        return dataclasses.replace(self, operators=operators)
+
+    def build(self, task: Task, *, weights: bool = True) -> Transformer:
+        """The model, with fresh weights from torch's random state."""
+        return Transformer(
+            vocab_size=task.vocab_size,
+            num_classes=task.num_classes,
+            symbols=task.symbols,
+            max_length=task.length,
+            period=task.period,
+            **to_json(self),
+        )
+
+    def describe(self) -> str:
+        """One line for a person."""
+        return f"{len(self.operators)} layer(s), width {self.width}, {self.heads} head(s)"
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """How it is learned."""
 
-    steps: int = option(1000, "optimiser steps")
+    steps: int = option(1000, "optimiser steps; 0 measures the weights as they are")
     batch_size: int = option(64, "sequences per step, over all processes")
     accumulate: int = option(1, "parts that a step's batch is computed in, to save memory")
     lr: float = option(1e-3, "peak learning rate of AdamW")
@@ -77,11 +97,11 @@ class TrainConfig:
     fsdp: bool = option(False, "shard the model with FSDP2 (under torchrun)")
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "accumulate", "eval_every", "eval_examples",
+        for name in ("batch_size", "accumulate", "eval_every", "eval_examples",
                      "test_examples", "checkpoint_every", "log_every"):  # fmt: skip
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
-        for name in ("warmup", "seed", "threads", "clip", "weight_decay"):
+        for name in ("steps", "warmup", "seed", "threads", "clip", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected at least 0")
         if self.seed >= 2**63:
@@ -110,26 +130,19 @@ class RunConfig:
     """Everything that decides a run."""
 
     task: Task
-    model: ModelConfig
+    model: ModelConfig | DecoderConfig
     train: TrainConfig
 
-    def build(self) -> Transformer:
-        """The model, with fresh weights from torch's random state."""
-        task, model = self.task, self.model
-        return Transformer(
-            vocab_size=task.vocab_size,
-            num_classes=task.num_classes,
-            symbols=task.symbols,
-            max_length=task.length,
-            period=task.period,
-            **to_json(model),
-        )
+    def build(self, *, weights: bool = True) -> Any:
+        """The model; `weights` is false where others are loaded into it at once."""
+        return self.model.build(self.task, weights=weights)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data that `from_json` takes back."""
+        kind = {"kind": KIND} if isinstance(self.model, DecoderConfig) else {}
         return {
             "task": {"name": self.task.name, **to_json(self.task)},
-            "model": to_json(self.model),
+            "model": {**kind, **to_json(self.model)},
             "train": to_json(self.train),
         }
 
@@ -144,9 +157,13 @@ class RunConfig:
         name = task.pop("name", None)
         if not isinstance(name, str) or name not in TASKS:
             raise ValueError(f"task.name is {name!r}; expected one of {', '.join(TASKS)}")
+        model: Any = data["model"]
+        made: type[ModelConfig] | type[DecoderConfig] = ModelConfig
+        if isinstance(model, dict) and model.get("kind") == KIND:
+            made, model = DecoderConfig, {k: v for k, v in model.items() if k != "kind"}
         return cls(
             task=from_json(TASKS[name], task, "task"),
-            model=from_json(ModelConfig, data["model"], "model"),
+            model=from_json(made, model, "model"),
             train=from_json(TrainConfig, data["train"], "train"),
         )
 
@@ -162,9 +179,17 @@ def defaults(task: str) -> tuple[ModelConfig, TrainConfig]:
         return ModelConfig(operators=("dense", "chacal")), TrainConfig(
             steps=2400, batch_size=32, warmup=50, schedule="linear", decay=0.3
         )
-    if task in ("text", "manual"):
+    if task in ("text", "manual", "lm"):
         return ModelConfig(operators=("chacal", "chacal"), qk_norm=None), TrainConfig(
             steps=2000, batch_size=16, warmup=100, schedule="cosine", eval_every=200
+        )
+    if task == "code":
+        return ModelConfig(operators=("dense", "chacal", "dense", "dense")), TrainConfig(
+            steps=3000, batch_size=64, warmup=100, schedule="linear", decay=0.3, eval_every=250
+        )
+    if task == "labelled":
+        return ModelConfig(operators=("dense", "chacal", "dense", "dense")), TrainConfig(
+            steps=1000, batch_size=16, warmup=50, schedule="linear"
         )
     if task == "noise":
         return ModelConfig(operators=("chacal", "chacal"), width=64), TrainConfig(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chacal.nn import Transformer
 from chacal.tasks import Task
 from chacal.tasks.base import IGNORE, Totals
 from chacal.training.checkpoint import load_weights
@@ -52,8 +52,12 @@ def evaluate(
         losses = token_losses(scores, targets)
         if getattr(task, "free_running", False):
             scores = free_running(model, torch.from_numpy(batch.tokens), targets, bf16)
+        guesses = scores.argmax(-1)
+        if getattr(task, "inputs", 0):  # an encoder-decoder answers in its own words
+            plain: Any = model.module if hasattr(model, "module") else model
+            guesses = plain.answer(torch.from_numpy(batch.tokens).to(group.device))
         if index == turn + group.rank:
-            counted = task.count(scores.argmax(-1).cpu().numpy(), losses.cpu().numpy(), batch)
+            counted = task.count(guesses.cpu().numpy(), losses.cpu().numpy(), batch)
             for name, (total, count) in counted.items():
                 before = totals.get(name, (0.0, 0.0))
                 totals[name] = (before[0] + total, before[1] + count)
@@ -106,7 +110,7 @@ def token_losses(scores: Tensor, targets: Tensor) -> Tensor:
 
 def load_run(
     path: str | Path, *, operators: tuple[str, ...] | None = None
-) -> tuple[Transformer, RunFolder]:
+) -> tuple[Any, RunFolder]:
     """A trained model, optionally with other operators in its layers (the weights fit any)."""
     run = RunFolder.open(path)
     config = run.config()
@@ -116,10 +120,8 @@ def load_run(
                 f"operators are {', '.join(operators)}; expected {len(config.model.operators)}, "
                 f"one for each layer of {run.path}"
             )
-        config = dataclasses.replace(
-            config, model=dataclasses.replace(config.model, operators=operators)
-        )
-    model = config.build()
+        config = dataclasses.replace(config, model=config.model.with_operators(operators))
+    model = config.build(weights=False)
     load_weights(model, run.best)
     return model.eval(), run
 
@@ -129,3 +131,14 @@ def override(task: Task, settings: dict[str, Any]) -> Task:
     from chacal.training.config import from_json, to_json
 
     return from_json(type(task), {**to_json(task), **settings}, "task")
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """ "min_updates=10" -> ("min_updates", 10)."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"setting is {text!r}; expected FIELD=VALUE")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value

@@ -98,7 +98,8 @@ class _Loop:
                 f"{group.world} processes times {self.settings.accumulate} parts"
             )
         torch.manual_seed(self.settings.seed)
-        plain = config.build().to(group.device)
+        given = run.last.exists() or self.settings.init is not None
+        plain = config.build(weights=not given).to(group.device)
         self.names = [name for name, _ in plain.named_parameters()]
         self.parameters = sum(p.numel() for p in plain.parameters())
         if run.last.exists():
@@ -127,6 +128,9 @@ class _Loop:
         begun = time.monotonic() - self.seconds
         if self.stopped:  # resumed between the last step and the test
             return self.stopped
+        if not settings.steps:  # nothing to learn: the weights as they are
+            self.evaluate(show)
+            self.save()
         while self.step < settings.steps:
             self.one_step()
             self.seconds = time.monotonic() - begun
@@ -199,7 +203,7 @@ class _Loop:
             split="valid",
             seed=settings.seed,
             examples=settings.eval_examples,
-            batch_size=settings.batch_size,
+            batch_size=self.counted_at_once,
             group=self.group,
             bf16=settings.bf16,
         )
@@ -215,6 +219,15 @@ class _Loop:
                 save_checkpoint(self.run.best, named, {"step": self.step, "metrics": metrics})
         show.evaluated(self.step, value, better)
         return settings.target is not None and sign * value >= sign * settings.target
+
+    @property
+    def counted_at_once(self) -> int:
+        """Sequences of an evaluation's batch: of stored splits, as many as a part of a step has.
+
+        Generated examples are those of a batch's number and size, so there the size stays.
+        """
+        stored = self.task.batches("valid", 1) is not None
+        return self.settings.batch_size // (self.settings.accumulate if stored else 1)
 
     def log(self, **values: Any) -> None:
         if self.group.first:
@@ -262,7 +275,7 @@ class _Loop:
         """Test the best weights and write the result."""
         result: dict[str, Any] = {}
         if self.group.first:
-            model = self.config.build().to(self.group.device)
+            model = self.config.build(weights=False).to(self.group.device)
             best_step = load_weights(model, self.run.best)["step"]
             test = None
             if has_split(self.task, "test"):
@@ -272,7 +285,7 @@ class _Loop:
                     split="test",
                     seed=self.settings.seed,
                     examples=self.settings.test_examples,
-                    batch_size=self.settings.batch_size,
+                    batch_size=self.counted_at_once,
                     group=dataclasses.replace(self.group, rank=0, world=1, fsdp=False),
                     bf16=self.settings.bf16,
                 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from chacal.notation import parse_operator, parse_operators
 from chacal.tasks import Boxes, CountedBoxes, Task
 from chacal.training.distributed import Group
-from chacal.training.evaluate import evaluate, load_run, override
+from chacal.training.evaluate import evaluate, load_run, override, setting
 
 
 def evaluate_swapped(
@@ -71,7 +70,7 @@ def evaluate_swapped(
     if texts != [str(op) for op in model.operators]:
         model, folder = load_run(run, operators=tuple(texts))
     trained = folder.config().task
-    task = override(trained, dict(_setting(text) for text in settings))
+    task = override(trained, dict(setting(text) for text in settings))
     if _language(task) != _language(trained):
         raise ValueError(
             f"{', '.join(settings)} changes what the tokens mean; expected fields that leave the "
@@ -113,14 +112,3 @@ def _pruned(text: str, top_k: int) -> str:
     if not any(f.name == "top_k" for f in dataclasses.fields(operator)):
         raise ValueError(f"top_k is {top_k}; {operator} cannot prune, only dense and chacal can")
     return str(dataclasses.replace(operator, top_k=top_k))  # type: ignore[call-arg]
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    """ "min_updates=10" -> ("min_updates", 10)."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"setting is {text!r}; expected FIELD=VALUE")
-    try:
-        return name, json.loads(value)
-    except json.JSONDecodeError:
-        return name, value

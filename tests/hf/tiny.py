@@ -60,7 +60,7 @@ def tiny(kind: str, seed: int = 0, dtype: torch.dtype = torch.float64, **changes
     cls, config_class, sizes = KINDS[kind]
     std = {"init_std" if kind == "bart" else "initializer_range": 0.3}
     torch.manual_seed(seed)
-    config = config_class(vocab_size=VOCABULARY, **{**sizes, **TOKENS, **std, **changes})
+    config = config_class(**{"vocab_size": VOCABULARY, **sizes, **TOKENS, **std, **changes})
     return cls(config).to(dtype).eval()
 
 

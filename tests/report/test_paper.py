@@ -20,6 +20,16 @@ from chacal.report.paper import TABLES, figures
         ("tab:boxes-topk", "k=2", {"accuracy": 99.01, "exact_match": 75.12}),
         ("tab:heads-props", "h=4, p=8", {"accuracy": 61.3}),
         ("tab:boxes", "Window resolvent, L=2", {}),
+        ("tab:lm_all", "Pretrained, as it is", {"perplexity": 23.78}),
+        ("tab:lm_all", "Fine-tuned, all layers: Block-ChaCAL n//3", {"perplexity": 22.08}),
+        ("tab:lm_all", "From scratch: Block-ChaCAL n//4", {"perplexity": 15.18}),
+        ("tab:lm_length_sweep", "Block-ChaCAL n//3, trained at N/4, tested at N",
+         {"perplexity": 51.42}),
+        ("tab:copilot_results", "ChaCAL", {}),
+        ("tab:scrolls", "GovReport: FT (modified)",
+         {"rouge1": 38.46, "rouge2": 11.52, "rougeL": 20.12, "rouge": 20.43}),
+        ("tab:scrolls", "NarrativeQA: zero-shot", {"f1": 2.39}),
+        ("tab:scrolls", "ContractNLI: FT (standard)", {"em": 59.38}),
     ],
 )  # fmt: skip
 def test_figures_as_printed(table, row, expected):
@@ -34,4 +44,7 @@ def test_rows_of_the_paper_are_counted():
         "tab:op-topk": 5,
         "tab:boxes-topk": 3,
         "tab:heads-props": 5,
+        "tab:lm_all": 11,
+        "tab:lm_length_sweep": 6,
+        "tab:scrolls": 9,
     }

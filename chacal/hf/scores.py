@@ -1,0 +1,201 @@
+"""A transformers model as the training loop calls it: tokens in, scores of classes out.
+
+A causal language model gives its own scores of the next token. Where a task has other classes, a
+linear layer reads them off every position, as transformers' sequence classifiers read them off the
+last one. An encoder-decoder is given both its sequences in one row, the input before the output.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    BartConfig,
+    GPT2Config,
+)
+
+from chacal.hf.patch import operators_of, patch
+from chacal.operators import Dense, Operator
+
+FRESH = ("gpt2", "bart")
+"""Architectures that can be made with new weights."""
+
+
+class Scores(nn.Module):
+    """A model, and a head where the task's classes are not the model's tokens."""
+
+    def __init__(self, model: Any, *, classes: int | None = None, inputs: int = 0) -> None:
+        """Wrap a model.
+
+        Args:
+            model: a causal language model, a decoder without a head, or an encoder-decoder.
+            classes: of a new head on a decoder; None for the model's own scores.
+            inputs: tokens of a row that belong to the encoder, where there is one.
+        """
+        super().__init__()
+        self.model, self.inputs = model, inputs
+        self.head = None if classes is None else nn.Linear(model.config.hidden_size, classes)
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        """The operators of the patched layers; ordinary attention where there are none."""
+        return tuple(dict.fromkeys(operators_of(self.model).values())) or (Dense(),)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, n) tokens -> (batch, n, classes), or for an encoder-decoder its output part."""
+        if self.inputs:
+            given = tokens[:, : self.inputs]
+            outputs = self.model(
+                input_ids=given,
+                attention_mask=(given != self.model.config.pad_token_id).long(),
+                decoder_input_ids=tokens[:, self.inputs :],
+                use_cache=False,
+            )
+        else:
+            outputs = self.model(input_ids=tokens, use_cache=False)
+        if self.head is None:
+            return outputs.logits
+        return self.head(outputs.last_hidden_state)
+
+    @torch.no_grad()
+    def answer(self, tokens: Tensor) -> Tensor:
+        """Greedy answers of an encoder-decoder: (batch, n) -> (batch, output part)."""
+        given, asked = tokens[:, : self.inputs], tokens.shape[1] - self.inputs
+        pad = self.model.config.pad_token_id
+        told = self.model.generate(
+            input_ids=given, attention_mask=(given != pad).long(), max_new_tokens=asked,
+            num_beams=1, do_sample=False, early_stopping=False,
+        )[:, 1:]  # fmt: skip
+        return nn.functional.pad(told, (0, asked - told.shape[1]), value=pad)
+
+
+def build_scores(
+    *,
+    operator: str,
+    layers: str,
+    pretrained: str | None,
+    architecture: str,
+    sizes: dict[str, Any],
+    vocab_size: int,
+    num_classes: int,
+    length: int,
+    inputs: int = 0,
+    weights: bool = True,
+) -> Scores:
+    """A model for a task, patched.
+
+    Args:
+        operator: for the patched layers; "dense" leaves the model as it is.
+        layers: which; "all", a protocol of the paper, or numbers from 0 joined by "+".
+        pretrained: folder, GGUF file or hub name; None for new weights.
+        architecture: of new weights, one of `FRESH`.
+        sizes: of new weights: width, heads, depth, positions, dropout, mlp_ratio.
+        vocab_size: of the task.
+        num_classes: of the task; a head of its own where they are not its tokens.
+        length: the task's longest sequence.
+        inputs: tokens of the encoder, for an encoder-decoder.
+        weights: whether pretrained weights are read, or others follow at once.
+    """
+    source = _source(pretrained) if pretrained is not None else None
+    config = (
+        _ask(pretrained, AutoConfig, source)
+        if source is not None
+        else _fresh(architecture, sizes, vocab_size, length)
+    )
+    if bool(getattr(config, "is_encoder_decoder", False)) != bool(inputs):
+        kind = "an encoder-decoder" if inputs else "a decoder"
+        raise ValueError(f"{pretrained or architecture} is no {kind[3:]}; expected {kind}")
+    limit = getattr(config, "max_position_embeddings", length)
+    longest = max(inputs, length - inputs)
+    if longest > limit:
+        raise ValueError(
+            f"the task has {longest} tokens and {pretrained or architecture} {limit} positions; "
+            f"expected shorter windows, or a longer model"
+        )
+    if vocab_size > config.vocab_size:
+        raise ValueError(
+            f"the task has {vocab_size} tokens and {pretrained} {config.vocab_size}; expected the "
+            f"model's own tokenizer"
+        )
+    classes = None if inputs or num_classes == vocab_size else num_classes
+    auto: Any = AutoModel if classes else AutoModelForSeq2SeqLM if inputs else AutoModelForCausalLM
+    on_meta = torch.get_default_device().type == "meta"
+    if source is None or not weights or on_meta:
+        model = auto.from_config(config, dtype=torch.float32)
+    else:
+        model = _ask(pretrained, auto, source, dtype=torch.float32)
+    if operator != "dense":
+        # whether it leaks is said of every run by its result
+        patch(model, operator, chosen_layers(layers), allow_leak=True)
+    return Scores(model, classes=classes, inputs=inputs)
+
+
+def chosen_layers(text: str) -> str | list[int]:
+    """ "0+3" -> [0, 3]; names stay names."""
+    parts = text.split("+")
+    return [int(part) for part in parts] if all(part.isdigit() for part in parts) else text
+
+
+def _fresh(architecture: str, sizes: dict[str, Any], vocab_size: int, length: int) -> Any:
+    width, heads, depth = sizes["width"], sizes["heads"], sizes["depth"]
+    positions, drop = max(sizes["positions"], length), sizes["dropout"]
+    inner = round(width * sizes["mlp_ratio"])
+    if architecture == "gpt2":
+        # no token ends a text here
+        return GPT2Config(
+            vocab_size=vocab_size, n_positions=positions, n_embd=width, n_head=heads,
+            n_layer=depth, n_inner=inner, resid_pdrop=drop, embd_pdrop=drop, attn_pdrop=drop,
+            bos_token_id=None, eos_token_id=None,
+        )  # fmt: skip
+    if architecture == "bart":
+        return BartConfig(
+            vocab_size=vocab_size, max_position_embeddings=positions, d_model=width,
+            encoder_layers=depth, decoder_layers=depth, encoder_attention_heads=heads,
+            decoder_attention_heads=heads, encoder_ffn_dim=inner, decoder_ffn_dim=inner,
+            dropout=drop, **sizes["tokens"],
+        )  # fmt: skip
+    raise ValueError(f"architecture is {architecture!r}; expected one of {', '.join(FRESH)}")
+
+
+def _source(pretrained: str) -> dict[str, Any]:
+    """What from_pretrained is called with: a folder, a GGUF file in it, or a hub name."""
+    path = Path(pretrained)
+    if path.is_file() and path.suffix == ".gguf":
+        return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    if path.is_dir() and not (path / "config.json").is_file():
+        found = sorted(path.glob("*.gguf"))
+        if len(found) != 1:
+            raise ValueError(
+                f"pretrained is {pretrained!r}, a folder with {len(found)} GGUF files and no "
+                f"config.json; expected what save_pretrained wrote, or one GGUF file"
+            )
+        return {"pretrained_model_name_or_path": str(path), "gguf_file": found[0].name}
+    if not path.exists() and (pretrained.startswith((".", "/", "~")) or pretrained.count("/") > 1):
+        raise ValueError(f"pretrained is {pretrained!r}, which is not there; expected a folder")
+    return {"pretrained_model_name_or_path": pretrained}
+
+
+def _ask(pretrained: str | None, auto: Any, source: dict[str, Any], **more: Any) -> Any:
+    """`auto.from_pretrained`, with a failure in one line."""
+    if "gguf_file" in source:
+        try:
+            import gguf  # noqa: F401 - transformers reads the file with it
+        except ImportError:
+            raise ValueError(
+                f"pretrained is {pretrained!r}; reading a GGUF file needs: pip install gguf"
+            ) from None
+    try:
+        return auto.from_pretrained(**source, **more)
+    except (OSError, ValueError) as error:
+        why = (str(error).strip().splitlines() or ["no answer"])[0][:200]
+        raise ValueError(
+            f"pretrained is {pretrained!r} and cannot be loaded ({why}); expected a folder that "
+            f"save_pretrained wrote, a GGUF file, or a hub name and a network"
+        ) from None

@@ -1,0 +1,262 @@
+"""Code: what is the value of a variable at the end of a small Python program?
+
+    def f(b):              a function has a scope of its own: its b is not the program's
+        a = b
+        a += 2
+        return a
+    a = 3
+    b = 7
+    a, b = b, a            1st update
+    b = f(a)               2nd
+    # value of b at the end:      -> 9
+
+The program is Python, and the label is what Python says: it is executed. Updates are assignments,
+aliases, swaps, augmented assignments, branches, loops and calls; their number is the difficulty.
+Variables start as digits, and a program is told only if the asked one ends as a digit, so there are
+ten classes. The answer is asked at the last token.
+
+Its own tokens are the language's (`PIECES`), about four to an update; with `tokenizer`, the same
+text goes to a pretrained model.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from chacal.tasks.base import (
+    IGNORE,
+    Batch,
+    Totals,
+    by_group,
+    check_int,
+    check_split,
+    option,
+    ratios,
+    split_of,
+    stream,
+    uniforms,
+)
+from chacal.tasks.vocabularies import load_tokenizer
+
+NAMES = "abcdeghk"
+PAD = "<pad>"
+UPDATES = ("set", "alias", "swap", "augment", "branch", "loop", "call")
+
+PIECES = (
+    PAD, "\n", "\n    ", " = ", " += ", " -= ", ", ", "if ", ":", "else:", "for i in range(", "):",
+    ")", "def f(", "f(", "return ", " > ", " < ", " == ", "# value of ", " at the end:",
+    *NAMES, *"0123456789",
+)  # fmt: skip
+"""The tokens of a program."""
+
+_NUMBERS = {piece: i for i, piece in enumerate(PIECES)}
+_SPLIT = re.compile("|".join(re.escape(p) for p in sorted(PIECES, key=len, reverse=True)))
+
+FUNCTION, INITIAL, LONGEST, QUESTION = 19, 4, 16, 3
+"""Tokens at most: of the function, of an initial assignment, of an update, of the question."""
+
+Draw = Callable[[], float]
+
+
+def execute(program: str) -> dict[str, Any]:
+    """The variables of a program of ours, after Python ran it with nothing but `range`."""
+    scope: dict[str, Any] = {"__builtins__": {"range": range}}
+    exec(compile(program, "<program>", "exec"), scope)
+    return {name: scope[name] for name in NAMES if name in scope}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Code:
+    """The value of a variable at the end of a program, which Python itself works out."""
+
+    variables: int = option(4, "variables of a program")
+    updates: int = option(8, "most updates of a program")
+    min_updates: int = option(1, "fewest updates of a program")
+    curriculum_steps: int = option(
+        0, "training: steps after which programs may have one update more; 0 for all at once"
+    )
+    tokenizer: str | None = option(
+        None, "file, folder or hub name of a tokenizer; default: the language's own tokens"
+    )
+    max_tokens: int = option(512, "longest program in tokens of `tokenizer`")
+
+    name: ClassVar[str] = "code"
+    metric: ClassVar[str] = "accuracy"
+    maximise: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_int(self, "variables", 2, len(NAMES))
+        check_int(self, "updates", 1)
+        check_int(self, "min_updates", 1, self.updates)
+        check_int(self, "curriculum_steps", 0)
+        check_int(self, "max_tokens", 1)
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return None if self.tokenizer is None else load_tokenizer(self.tokenizer)
+
+    @property
+    def vocab_size(self) -> int:
+        """The language's tokens, or the tokenizer's."""
+        return len(PIECES) if self._tokenizer is None else int(self._tokenizer.get_vocab_size())
+
+    @property
+    def num_classes(self) -> int:
+        """The digits."""
+        return 10
+
+    @property
+    def length(self) -> int:
+        """The longest program in tokens."""
+        if self.tokenizer is not None:
+            return self.max_tokens
+        return FUNCTION + INITIAL * self.variables + LONGEST * self.updates + QUESTION
+
+    @property
+    def symbols(self) -> int:
+        """One token per position."""
+        return 1
+
+    @property
+    def period(self) -> None:
+        """None: programs have no blocks."""
+
+    def programs(self, split: str, seed: int, step: int, size: int) -> list[tuple[str, int, int]]:
+        """The batch of these arguments as (text with its question, label, updates)."""
+        check_split(split)
+        most = self.updates
+        if split == "train" and self.curriculum_steps:
+            most = min(most, self.min_updates + step // self.curriculum_steps)
+        draw = uniforms(stream("code", self.variables, self.min_updates, most, split, seed, step))
+        told: list[tuple[str, int, int]] = []
+        while len(told) < size:
+            count = self.min_updates + int(draw() * (most - self.min_updates + 1))
+            text, asked = _program(draw, NAMES[: self.variables], count)
+            bucket = hashlib.sha256(text.encode()).digest()[0] % 4
+            if split_of(bucket) == split and 0 <= (value := execute(text)[asked]) <= 9:
+                told.append((text, value, count))
+        return told
+
+    def encode(self, text: str) -> list[int]:
+        """A text's tokens."""
+        if self._tokenizer is None:
+            return [_NUMBERS[piece] for piece in _SPLIT.findall(text)]
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        if len(ids) > self.max_tokens:
+            raise ValueError(
+                f"max_tokens={self.max_tokens}: a program has {len(ids)}; expected at least that"
+            )
+        return ids
+
+    def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
+        """Fresh programs; no two splits share one."""
+        told = self.programs(split, seed, step, size)
+        tokens, targets = pad_and_ask([self.encode(t) for t, _, _ in told], [v for _, v, _ in told])
+        return Batch(tokens, targets, {"updates": np.array([u for _, _, u in told])})
+
+    def batches(self, split: str, size: int) -> None:
+        """None: programs are generated without end."""
+        check_split(split)
+
+    def count(self, predictions: np.ndarray, losses: np.ndarray, batch: Batch) -> Totals:
+        """Loss and accuracy of the answers; accuracy by the number of updates."""
+        totals, right = count_answers(predictions, losses, batch)
+        return totals | by_group("accuracy/updates", batch.info["updates"], right)
+
+    def summarise(self, totals: Totals) -> dict[str, float]:
+        """Means."""
+        return ratios(totals)
+
+    def describe(self) -> str:
+        """One line for a person."""
+        unit = "own tokens" if self.tokenizer is None else f"tokens of {self.tokenizer}"
+        return (
+            f"code: programs of {self.variables} variables and {self.min_updates} to "
+            f"{self.updates} updates, {unit}"
+        )
+
+    def show(self, tokens: np.ndarray) -> list[str]:
+        """The tokens' texts."""
+        if self._tokenizer is None:
+            return [PIECES[int(t)] for t in tokens]
+        return [self._tokenizer.decode([int(t)]) for t in tokens]
+
+
+def pad_and_ask(rows: list[list[int]], classes: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Token lists -> tokens padded behind with 0, and targets that ask at the last real token."""
+    tokens = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
+    targets = np.full_like(tokens, IGNORE)
+    for i, (row, label) in enumerate(zip(rows, classes, strict=True)):
+        tokens[i, : len(row)] = row
+        targets[i, len(row) - 1] = label
+    return tokens, targets
+
+
+def count_answers(
+    predictions: np.ndarray, losses: np.ndarray, batch: Batch
+) -> tuple[Totals, np.ndarray]:
+    """Sums of loss and accuracy where each row asks once, and which rows are right."""
+    asked = batch.targets != IGNORE
+    right = ((predictions == batch.targets) & asked).any(1)
+    totals = {
+        "loss": (float(losses[asked].sum(dtype=np.float64)), float(asked.sum())),
+        "accuracy": (float(right.sum()), float(len(right))),
+    }
+    return totals, right
+
+
+def _pick(draw: Draw, choices: Any) -> Any:
+    return choices[int(draw() * len(choices))]
+
+
+def _two(draw: Draw, names: str) -> tuple[str, str]:
+    first = _pick(draw, names)
+    return first, _pick(draw, names.replace(first, ""))
+
+
+def _simple(draw: Draw, names: str, kinds: tuple[str, ...]) -> str:
+    """A statement of one line that changes one variable, or swaps two."""
+    kind = _pick(draw, kinds)
+    a, b = _two(draw, names)
+    if kind == "set":
+        return f"{a} = {_pick(draw, '0123456789')}"
+    if kind == "alias":
+        return f"{a} = {b}"
+    if kind == "swap":
+        return f"{a}, {b} = {b}, {a}"
+    return f"{a} {_pick(draw, '+-')}= {_pick(draw, '123')}"
+
+
+def _update(draw: Draw, names: str) -> str:
+    """One update, of one line or of several."""
+    kind = _pick(draw, UPDATES)
+    a, b = _two(draw, names)
+    if kind == "branch":
+        one, other = (_simple(draw, names, ("set", "alias", "augment")) for _ in range(2))
+        return f"if {a} {_pick(draw, ('>', '<', '=='))} {b}:\n    {one}\nelse:\n    {other}"
+    if kind == "loop":
+        body = _simple(draw, names, ("swap", "augment"))
+        return f"for i in range({_pick(draw, '234')}):\n    {body}"
+    if kind == "call":
+        return f"{a} = f({b})"
+    return _simple(draw, names, (kind,))
+
+
+def _program(draw: Draw, names: str, count: int) -> tuple[str, str]:
+    """A program of `count` updates with its question, and the name that is asked."""
+    updates = [_update(draw, names) for _ in range(count)]
+    lines = [f"{name} = {_pick(draw, '0123456789')}" for name in names]
+    if any(" = f(" in update for update in updates):
+        given, own = _two(draw, names)
+        first = f"{own} = {_pick(draw, (given, _pick(draw, '0123456789')))}"
+        then = _simple(draw, given + own, ("alias", "swap", "augment"))
+        lines.insert(
+            0, f"def f({given}):\n    {first}\n    {then}\n    return {_pick(draw, given + own)}"
+        )
+    asked = _pick(draw, names)
+    return "\n".join([*lines, *updates, f"# value of {asked} at the end:"]), asked

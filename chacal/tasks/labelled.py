@@ -1,0 +1,171 @@
+"""Labelled: texts to classify, from JSONL files of one `text` and one `label` per line.
+
+    {"text": "x = 1\\ny = x\\n", "label": "1"}
+
+The reader for data of your own beside `Code`: the class is asked at a text's last token. Labels are
+strings or whole numbers; the classes are those of the train file. A text longer than `max_tokens`
+keeps its end, where a question stands.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from chacal.tasks.base import Batch, Totals, check_int, check_split, option, part, ratios, stream
+from chacal.tasks.code import count_answers, pad_and_ask
+from chacal.tasks.vocabularies import load_tokenizer
+
+Rows = list[tuple[list[int], int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled:
+    """The class of a text, from JSONL files of your own."""
+
+    train_file: str = option("", "JSONL file to train on: text and label on every line")
+    valid_file: str = option("", "JSONL file to validate on")
+    test_file: str | None = option(None, "JSONL file to test on, if any")
+    tokenizer: str | None = option(
+        None, "file, folder or hub name of a tokenizer; default: bytes of UTF-8"
+    )
+    max_tokens: int = option(512, "longest text in tokens; of a longer one, the end is kept")
+
+    name: ClassVar[str] = "labelled"
+    metric: ClassVar[str] = "accuracy"
+    maximise: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_int(self, "max_tokens", 1)
+        for field in ("train_file", "valid_file", "test_file"):
+            path = getattr(self, field)
+            if path is None and field == "test_file":
+                continue
+            if not isinstance(path, str) or not os.path.isfile(path):
+                raise ValueError(f"{field}={path!r}: expected the path of an existing JSONL file")
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return None if self.tokenizer is None else load_tokenizer(self.tokenizer)
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """Labels of the train file, sorted."""
+        return tuple(sorted({label for _, label, _ in self._told("train")}))
+
+    @cached_property
+    def _rows(self) -> dict[str, Rows]:
+        return {}
+
+    def rows(self, split: str) -> Rows:
+        """A split's texts as tokens, with their classes; read once."""
+        check_split(split)
+        if split not in self._rows:
+            numbers = {label: i for i, label in enumerate(self.classes)}
+            made: Rows = []
+            for text, label, where in self._told(split):
+                if label not in numbers:
+                    raise ValueError(
+                        f"{where}: the label {label!r} is in no line of {self.train_file}; "
+                        f"expected one of {', '.join(self.classes[:8])}"
+                    )
+                made.append((self._encode(text)[-self.max_tokens :], numbers[label]))
+            self._rows[split] = made
+        return self._rows[split]
+
+    def _encode(self, text: str) -> list[int]:
+        if self._tokenizer is None:
+            return list(text.encode())
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _told(self, split: str) -> list[tuple[str, str, str]]:
+        """(text, label, file:line) of every line."""
+        path = getattr(self, f"{split}_file")
+        if path is None:
+            raise ValueError(f"{split}_file=None: expected the path of a JSONL file to {split} on")
+        told = []
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    told.append((*_read(line, f"{path}:{number}"), f"{path}:{number}"))
+        if not told:
+            raise ValueError(f"{split}_file={path!r}: the file is empty")
+        return told
+
+    @property
+    def vocab_size(self) -> int:
+        """256 bytes, or the tokenizer's vocabulary."""
+        return 256 if self._tokenizer is None else int(self._tokenizer.get_vocab_size())
+
+    @property
+    def num_classes(self) -> int:
+        """Labels of the train file."""
+        return len(self.classes)
+
+    @property
+    def length(self) -> int:
+        """The longest text of any split, in tokens."""
+        splits = ["train", "valid", *(["test"] if self.test_file else [])]
+        return max(len(tokens) for split in splits for tokens, _ in self.rows(split))
+
+    @property
+    def symbols(self) -> int:
+        """One token per position."""
+        return 1
+
+    @property
+    def period(self) -> None:
+        """None: texts have no blocks."""
+
+    def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
+        """Train: texts drawn at random by seed and step. Else: the step-th in file order."""
+        rows = self.rows(split)
+        if split == "train":
+            drawn = stream("labelled", seed, step).random_sample(size)
+            chosen = (drawn * len(rows)).astype(np.int64)
+        else:
+            chosen = np.arange(len(rows))[part(split, step, size, len(rows))]
+        picked = [rows[i] for i in chosen]
+        tokens, targets = pad_and_ask([t for t, _ in picked], [c for _, c in picked])
+        return Batch(tokens, targets, {})
+
+    def batches(self, split: str, size: int) -> int | None:
+        """Batches in one pass over valid or test, the last one perhaps smaller; None for train."""
+        return None if split == "train" else -(-len(self.rows(split)) // size)
+
+    def count(self, predictions: np.ndarray, losses: np.ndarray, batch: Batch) -> Totals:
+        """Loss and accuracy of the answers."""
+        return count_answers(predictions, losses, batch)[0]
+
+    def summarise(self, totals: Totals) -> dict[str, float]:
+        """Means."""
+        return ratios(totals)
+
+    def describe(self) -> str:
+        """One line for a person."""
+        unit = "bytes" if self.tokenizer is None else f"tokens of {self.tokenizer}"
+        return f"labelled: {self.train_file}, {self.num_classes} classes, {unit}"
+
+    def show(self, tokens: np.ndarray) -> list[str]:
+        """Bytes as characters, or the tokenizer's pieces."""
+        if self._tokenizer is not None:
+            return [self._tokenizer.id_to_token(int(t)) for t in tokens]
+        return [repr(chr(int(t)))[1:-1] for t in tokens]
+
+
+def _read(line: str, where: str) -> tuple[str, str]:
+    try:
+        told = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where}: not JSON ({error})") from None
+    text, label = (told.get(k) for k in ("text", "label")) if isinstance(told, dict) else (0, 0)
+    if not isinstance(text, str) or not text or type(label) not in (str, int):
+        raise ValueError(
+            f"{where}: expected an object with a 'text' that is not empty and a 'label' that is a "
+            f"string or a whole number"
+        )
+    return text, str(label)

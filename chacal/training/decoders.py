@@ -1,0 +1,82 @@
+"""Transformers models in a run: `DecoderConfig` stands where a `ModelConfig` does.
+
+The loop trains whatever maps tokens to scores, so a GPT-2 or a pretrained model is one more
+configuration and no other loop: run folders, resuming, evaluation and sweeps are the same.
+`chacal.hf` is imported only when the model is built.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from chacal.notation import parse_operator
+from chacal.tasks import Task
+from chacal.tasks.base import option
+
+KIND = "decoder"
+"""How a run's JSON tells this configuration from `ModelConfig`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig:
+    """A transformers model with one operator in some of its layers."""
+
+    operator: str = option("dense", "of the patched layers; dense leaves the model as it is")
+    layers: str = option("all", "patched layers: all, paper:code, or numbers from 0 as in 0+3")
+    pretrained: str | None = option(None, "folder, GGUF file or hub name; none for new weights")
+    architecture: str = option("gpt2", "of new weights: gpt2 or bart")
+    width: int = option(128, "of new weights: width of the model")
+    heads: int = option(4, "of new weights: attention heads")
+    depth: int = option(4, "of new weights: layers")
+    mlp_ratio: float = option(4.0, "of new weights: width of the feed-forward part over the width")
+    positions: int = option(0, "of new weights: learned positions, the task's length at least")
+    dropout: float = option(0.0, "of new weights: dropout on every sublayer's output")
+
+    def __post_init__(self) -> None:
+        parse_operator(self.operator)
+        for name in ("width", "heads", "depth"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if self.width % self.heads:
+            raise ValueError(f"heads is {self.heads}; expected a divisor of the width {self.width}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is {self.dropout}; expected a share in [0, 1)")
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The operator under study; the other layers are the model's own."""
+        return (self.operator,)
+
+    def with_operators(self, operators: tuple[str, ...]) -> DecoderConfig:
+        """The same model with another operator."""
+        return dataclasses.replace(self, operator=operators[0])
+
+    def build(self, task: Task, *, weights: bool = True) -> Any:
+        """The model, patched; without `weights`, pretrained ones are not read."""
+        from chacal.hf.scores import build_scores
+
+        names = ("width", "heads", "depth", "mlp_ratio", "positions", "dropout")
+        sizes = {name: getattr(self, name) for name in names}
+        return build_scores(
+            operator=self.operator,
+            layers=self.layers,
+            pretrained=self.pretrained,
+            architecture=self.architecture,
+            sizes={**sizes, "tokens": getattr(task, "special_tokens", {})},
+            vocab_size=task.vocab_size,
+            num_classes=task.num_classes,
+            length=task.length,
+            inputs=getattr(task, "inputs", 0),
+            weights=weights,
+        )
+
+    def describe(self) -> str:
+        """One line for a person."""
+        made = self.pretrained or (
+            f"{self.architecture} of {self.depth} layer(s), width {self.width}, "
+            f"{self.heads} head(s), new weights"
+        )
+        where = {"all": "all layers", "paper:code": "layer 2", "paper:scrolls": "decoder layer 1"}
+        return f"{made}; operator in {where.get(self.layers, f'layer(s) {self.layers} from 0')}"

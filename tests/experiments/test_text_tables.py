@@ -1,0 +1,139 @@
+"""The tables on text and code: what they declare, what they refuse, and that one runs."""
+
+import dataclasses
+import importlib.util
+import json
+
+import pytest
+
+from chacal.experiments.cells import Evaluation
+from chacal.experiments.reproduce import has_failures, reproduce
+from chacal.experiments.scales import CPU, PAPER, SMOKE, Given
+from chacal.experiments.text_tables import ON_TEXT
+from chacal.notation import parse_operator
+from chacal.tasks import Labelled, Language
+
+
+def declare(name, scale=CPU, **given):
+    return ON_TEXT[name](dataclasses.replace(scale, given=Given(**given)))
+
+
+def test_the_papers_sizes():
+    scratch = declare("tab:lm_all", PAPER).cells[0].run
+    assert (scratch.model.width, scratch.model.heads, scratch.model.depth) == (768, 12, 12)
+    assert (scratch.task.window, scratch.train.batch_size, scratch.train.lr) == (1024, 256, 3e-4)
+    assert "wikitext-103" in scratch.task.train
+    tuned = next(c.run for c in declare("tab:lm_all", PAPER).cells if c.row.startswith("Fine"))
+    assert tuned.model.pretrained == tuned.task.tokenizer == "openai-community/gpt2"
+    assert "openwebtext" in tuned.task.train
+    assert tuned.task.train != tuned.task.valid
+    code = declare("tab:copilot_results", PAPER).cells[1].run
+    assert (code.model.layers, code.model.operator) == ("paper:code", "chacal")
+    for cell in declare("tab:scrolls", PAPER).cells:
+        train, model = cell.run.train, cell.run.model
+        assert (model.pretrained, model.layers) == ("facebook/bart-base", "paper:scrolls")
+        assert (train.batch_size, train.accumulate, train.lr, train.eval_every) == (8, 8, 5e-5, 500)
+        assert (cell.run.task.input_tokens, cell.run.task.output_tokens) == (1024, 256)
+    steps = {
+        c.row: (c.run.train.steps, c.run.train.warmup) for c in declare("tab:scrolls", PAPER).cells
+    }
+    assert steps["ContractNLI: FT (standard)"] == (899, 90)
+    assert steps["ContractNLI: zero-shot"] == (0, 0)
+
+
+def test_every_row_that_leaks_says_so_and_no_other():
+    for name in ON_TEXT:
+        for cell in declare(name).cells:
+            assert cell.causal != ("(leaks)" in cell.row), cell.row
+
+
+def test_only_one_layer_of_the_programs_reader_is_replaced():
+    for cell in declare("tab:copilot_results").cells:
+        operators = cell.run.model.operators
+        assert [op for i, op in enumerate(operators) if i != 1] == ["dense"] * 3
+        assert not cell.paper
+
+
+def test_lengths_are_trained_twice_and_tested_at_three():
+    cells = [c for c in declare("tab:lm_length_sweep").cells if c.row.startswith("dense")]
+    assert len(cells) == 6
+    runs = {c.run for c in cells}
+    assert {r.task.window for r in runs} == {256, 64}
+    assert {r.train.batch_size * r.task.window for r in runs} == {2048}
+    assert all(r.model.positions == 256 for r in runs)
+    tested = [(c.run.task.window, c.evaluation.settings) for c in cells]
+    assert tested == [
+        (256, ("window=64",)), (256, ("window=128",)), (256, ()),
+        (64, ()), (64, ("window=128",)), (64, ("window=256",)),
+    ]  # fmt: skip
+
+
+def test_an_evaluation_without_settings_keeps_its_old_name():
+    plain = Evaluation(examples=16)
+    assert "settings" not in plain.to_json()
+    assert Evaluation.from_json(plain.to_json(), "e") == plain
+    other = dataclasses.replace(plain, settings=("window=8",))
+    assert Evaluation.from_json(json.loads(json.dumps(other.to_json())), "e") == other
+    assert other.id != plain.id
+
+
+def test_a_pretrained_models_gamma_is_the_scales_and_is_measured_before_training():
+    cells = {c.row: c for c in declare("tab:lm_all", pretrained="some/model").cells}
+    untrained = cells["One layer patched, not trained: ChaCAL, γ=0.1"].run
+    assert untrained.train.steps == 0
+    assert (untrained.model.operator, untrained.model.layers) == ("chacal,gamma=0.1", "1")
+    tuned = cells["Fine-tuned, all layers: Block-ChaCAL n//3"].run
+    assert parse_operator(tuned.model.operator).gamma == 0.5
+    assert tuned.model.pretrained == tuned.task.tokenizer == "some/model"
+
+
+def test_files_of_your_own(tmp_path):
+    (tmp_path / "text.txt").write_text("some text")
+    path = str(tmp_path / "text.txt")
+    given = {"train_file": path, "valid_file": path}
+    for cell in declare("tab:lm_all", **given).cells:
+        assert isinstance(cell.run.task, Language)
+        assert (cell.run.task.train, cell.run.task.valid) == (path, path)
+    (tmp_path / "rows.jsonl").write_text('{"text": "a", "label": 1}\n')
+    rows = str(tmp_path / "rows.jsonl")
+    task = declare("tab:copilot_results", train_file=rows, valid_file=rows).cells[0].run.task
+    assert isinstance(task, Labelled)
+
+
+def test_what_is_given_in_vain_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="--data is given, and tab:lm_all has no use for it"):
+        declare("tab:lm_all", data="x")
+    with pytest.raises(ValueError, match="one of --train-file and --valid-file"):
+        declare("tab:lm_length_sweep", train_file="x")
+    with pytest.raises(ValueError, match="holds none of gov_report"):
+        declare("tab:scrolls", data=str(tmp_path))
+    with pytest.raises(ValueError, match="--pretrained is given, and tab:boxes has no use"):
+        reproduce("tab:boxes", scale="smoke", seeds=1, jobs=1, out=tmp_path / "s",
+                  given=Given(pretrained="x"))  # fmt: skip
+
+
+def test_a_folder_with_one_data_set_makes_its_lines(tmp_path):
+    (tmp_path / "contract_nli").mkdir()
+    row = json.dumps({"id": "1", "pid": "1", "input": "x", "output": "y"}) + "\n"
+    for name in ("train", "validation"):
+        (tmp_path / "contract_nli" / f"{name}.jsonl").write_text(row * 20)
+    table = declare("tab:scrolls", data=str(tmp_path))
+    assert {c.row.split(":")[0] for c in table.cells} == {"ContractNLI"}
+    assert {c.run.train.steps for c in table.cells} == {0, 3}  # one epoch of 20 rows by 8
+    assert "GovReport, NarrativeQA not in the folder" in table.note
+    assert all(c.run.model.pretrained == "facebook/bart-base" for c in table.cells)
+    new = declare("tab:scrolls", data=str(tmp_path), pretrained="none")
+    assert all(c.run.model.pretrained is None for c in new.cells)
+    assert "NOT pretrained" in new.note
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("transformers"), reason="needs transformers")
+def test_lengths_are_swept(tmp_path):
+    content = reproduce("tab:lm_length_sweep", scale="smoke", seeds=1, jobs=1, out=tmp_path / "s")
+    assert not has_failures(content)
+    cells = {c["row"]: c for c in content["cells"]}
+    at = {k: v["runs"]["0"] for k, v in cells.items() if k.startswith("ChaCAL, trained at N,")}
+    assert len({run["run"] for run in at.values()}) == 1  # trained once, tested at three lengths
+    assert len({run["metrics"]["perplexity"] for run in at.values()}) == 3
+    assert cells["dense, trained at N, tested at N"]["causal"] is True
+    assert SMOKE.name == content["scale"]
