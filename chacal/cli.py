@@ -224,8 +224,8 @@ def demo(out: Path, seed: int) -> None:
 @click.option(
     "--tokenizer", help="File, folder or hub name, or bpe:SIZE to make one [the scale's]."
 )
-@click.option("--pretrained", help="Model to fine-tune: folder, GGUF file or hub name; tab:scrolls: none "
-              "for a small one with new weights.")  # fmt: skip
+@click.option("--pretrained", help="Model to fine-tune: folder, GGUF file or hub name; none, for "
+              "tab:scrolls: a small one with new weights.")  # fmt: skip
 @click.option("--data", help="tab:scrolls: folder in the layout of SCROLLS.")
 def reproduce_table(table: str | None, **options: Any) -> None:
     """Make a TABLE of the paper, or go on with it; without TABLE, list them."""
