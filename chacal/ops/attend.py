@@ -100,13 +100,13 @@ def softmax_lse(S: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def score_pieces(
-    q: Tensor, k: Tensor, scale: float, room: Tensor | None = None
+    q: Tensor, k: Tensor, scale: float, room: tuple[Tensor, Tensor] | None = None
 ) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
     """Scores q kᵀ · scale, no mask, a cache-sized piece at a time.
 
     Yields (heads, rows, S, spare): places along B and along q's rows, the scores of those rows,
-    and room for as many numbers. Both are buffers that the next piece overwrites. `room` (2, PIECE)
-    is where they are, for callers that ask often: new memory costs more than what is done with it.
+    and room for as many numbers. Both are buffers that the next piece overwrites. `room`, two
+    times PIECE numbers, is where they are, for callers that ask often: new memory costs more than what is done with it.
     """
     B, r, _ = q.shape
     s = k.shape[1]
@@ -117,8 +117,8 @@ def score_pieces(
     row_step = even(r, max(1, min(PIECE_ROWS, PIECE // s)))
     head_step = even(B, max(1, PIECE // (row_step * s)))
     needed = head_step * row_step * s
-    if room is None or room.shape[1] < needed:
-        room = q.new_empty(2, needed)
+    if room is None or room[0].numel() < needed:
+        room = q.new_empty(needed), q.new_empty(needed)
     scores, spares = room
     for h in range(0, B, head_step):
         heads = slice(h, min(h + head_step, B))

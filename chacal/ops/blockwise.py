@@ -170,7 +170,8 @@ class BlockBranches(torch.autograd.Function):
         lse_past = q.new_full((B, n), -torch.inf)
         blocks = num_blocks(n, block_size)
         A_res = q.new_zeros(B, blocks, blocks)
-        room = q.new_empty(2, PIECE if blocks > 1 else 0)
+        size = PIECE if blocks > 1 else 0
+        room = q.new_empty(size), q.new_empty(size)
         for I in range(blocks):
             a, b = I * block_size, min(n, (I + 1) * block_size)
             chosen = standing(rows, a, b)
