@@ -106,7 +106,8 @@ def score_pieces(
 
     Yields (heads, rows, S, spare): places along B and along q's rows, the scores of those rows,
     and room for as many numbers. Both are buffers that the next piece overwrites. `room`, two
-    times PIECE numbers, is where they are, for callers that ask often: new memory costs more than what is done with it.
+    times PIECE numbers, is where they are, for callers that ask often: new memory costs more than
+    what is done with it.
     """
     B, r, _ = q.shape
     s = k.shape[1]
