@@ -59,6 +59,7 @@ def options_of(cls: type, values: Any = None, skip: tuple[str, ...] = ()) -> lis
 
 def collect(cls: type[T], values: dict[str, Any]) -> T:
     """The dataclass from parsed options; those of other classes are left alone."""
+    # cls is a dataclass, which a plain type variable cannot say
     own = {f.name: values[f.name] for f in dataclasses.fields(cls) if f.name in values}  # type: ignore[arg-type]
     return cls(**own)
 

@@ -175,7 +175,7 @@ def main() -> int:
         perform(Job.from_json(asked["job"]), folder)
     except (Interrupted, KeyboardInterrupt):
         return 130
-    except Exception as error:
+    except Exception as error:  # whatever it is, the other jobs go on
         record_failure(folder, describe_error(error))
         return 1
     return 0

@@ -166,7 +166,7 @@ def _perform_here(job: Job, folder: Path) -> str:
         perform(job, folder)
     except Interrupted:
         raise
-    except Exception as error:
+    except Exception as error:  # whatever it is, the others go on
         why = describe_error(error)
         if not int(os.environ.get("RANK", "0")):
             record_failure(folder, why)
@@ -268,7 +268,7 @@ def _measure_cost(cost: Cost, out: Path) -> str:
             points, stopped = against_length(
                 cost.operators, cost.lengths, budget=cost.budget, **sizes
             )
-    except Exception as error:
+    except Exception as error:  # whatever it is, the others go on
         why = describe_error(error)
         write_json(failed, {"why": why})
         return why

@@ -224,6 +224,7 @@ def cost(scale: Scale) -> Table:
     # below a few MiB a peak is the allocator's
     memory_from = min(1024, scale.lengths[-1])
     common = {"rounds": scale.rounds, "budget": scale.budget, "memory_from": memory_from}
+    # mypy takes the common values for one type
     costs = [
         Cost(row=row, column="n", operators=text, lengths=scale.lengths, **common)  # type: ignore[arg-type]
         for row, text in rows.items()

@@ -39,6 +39,8 @@ class ChaCALConfig:
     chacal_operators: dict[str, str] | str | None
     chacal_allow_leak: bool
 
+    # mypy sees only this class: a stock config, which has these methods, stands beside it
+
     def to_dict(self) -> dict[str, Any]:
         """As for the stock config, with the patched layers marked."""
         fields = super().to_dict()  # type: ignore[misc]

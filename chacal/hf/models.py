@@ -43,6 +43,7 @@ class ChaCALModel:
     """What is added to a stock model: it patches itself as its config says."""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        # a stock model stands beside this class
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         install_from_config(self)
 

@@ -64,6 +64,7 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.gamma_logit: nn.Parameter | None = None
         if learn_gamma:
+            # has_gamma said so; the base class has no such field
             start = min(max(self.operator.gamma, 1e-3), 1 - 1e-3)  # type: ignore[attr-defined]
             self.gamma_logit = nn.Parameter(torch.full((heads,), math.log(start / (1 - start))))
 

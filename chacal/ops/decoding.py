@@ -193,7 +193,7 @@ class Decoder:
     def _keep_apart(self, batch: int) -> None:
         """From one state for the whole batch to one per sequence."""
         together = self._states[0]
-        device = self._kind[1]
+        device = self._kind[1]  # a tuple of objects: mypy cannot know that this one is a device
         self._real = torch.ones(batch, self.length, dtype=torch.bool, device=device)  # type: ignore[call-overload]
         if together.length:
             rows = torch.arange(together.tensors()[0].shape[0]).reshape(batch, -1)

@@ -71,7 +71,7 @@ class Mass:
 def require_matplotlib() -> None:
     """Raise a ValueError that says what to install, unless matplotlib is there."""
     try:
-        import matplotlib  # noqa: F401
+        import matplotlib  # noqa: F401 - only whether it is there
     except ImportError:
         raise ValueError("chacal inspect needs matplotlib: pip install 'chacal[plot]'") from None
 

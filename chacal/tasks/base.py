@@ -92,6 +92,36 @@ class Task(Protocol):
         """The token strings of one example."""
 
 
+class NextToken:
+    """What tasks share in which every one of `window` tokens predicts the next."""
+
+    window: int
+
+    @property
+    def vocab_size(self) -> int:
+        """Different tokens."""
+        raise NotImplementedError
+
+    @property
+    def num_classes(self) -> int:
+        """The next token."""
+        return self.vocab_size
+
+    @property
+    def length(self) -> int:
+        """Tokens per example."""
+        return self.window
+
+    @property
+    def symbols(self) -> int:
+        """One token per position."""
+        return 1
+
+    @property
+    def period(self) -> None:
+        """None: there are no blocks."""
+
+
 def option(default: Any, help: str) -> Any:
     """A configuration field with the help text that a command line shows."""
     return dataclasses.field(default=default, metadata={"help": help})

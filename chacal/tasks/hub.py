@@ -99,7 +99,7 @@ def download(repository: str, file: str) -> Path:
         ) from None
     try:
         return Path(hf_hub_download(repository, file, repo_type="dataset"))
-    except Exception as error:
+    except Exception as error:  # as above
         raise ValueError(failure(f"{repository}/{file}", error)) from None
 
 

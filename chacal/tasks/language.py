@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from chacal.tasks.base import Batch, Totals, check_int, option
+from chacal.tasks.base import check_int, option
 from chacal.tasks.hub import cache_folder, local_text, parse_source
 from chacal.tasks.manual import help_text
-from chacal.tasks.text import Corpus, Text, as_bytes, encode
+from chacal.tasks.text import Corpus, Text, TextBacked, as_bytes, encode
 from chacal.tasks.vocabularies import load_tokenizer
 
 HELP = "help"
@@ -33,7 +33,7 @@ PIECE = 16 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Language:
+class Language(TextBacked):
     """Next-token prediction on text from a file, from the hub, or from Python's help()."""
 
     train: str = option(HELP, "file, hub:NAME[@CONFIG]:SPLIT[:MB], or help for Python's help()")
@@ -60,46 +60,6 @@ class Language:
     def _text(self) -> Text:
         return _Sources(self)
 
-    @property
-    def vocab_size(self) -> int:
-        """256 bytes, or the tokenizer's vocabulary."""
-        return self._text.vocab_size
-
-    @property
-    def num_classes(self) -> int:
-        """The next token."""
-        return self._text.vocab_size
-
-    @property
-    def length(self) -> int:
-        """Tokens per example."""
-        return self.window
-
-    @property
-    def symbols(self) -> int:
-        """One token per position."""
-        return 1
-
-    @property
-    def period(self) -> None:
-        """None: text has no blocks."""
-
-    def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
-        """As `Text`: train windows start anywhere, those of valid and test follow one another."""
-        return self._text.batch(split, seed, step, size)
-
-    def batches(self, split: str, size: int) -> int | None:
-        """Batches in one pass over valid or test; None for train."""
-        return self._text.batches(split, size)
-
-    def count(self, predictions: np.ndarray, losses: np.ndarray, batch: Batch) -> Totals:
-        """As `Text`."""
-        return self._text.count(predictions, losses, batch)
-
-    def summarise(self, totals: Totals) -> dict[str, float]:
-        """Perplexity per token and per word, bits per byte, loss and accuracy."""
-        return self._text.summarise(totals)
-
     def describe(self) -> str:
         """One line for a person."""
         unit = "bytes" if self.tokenizer is None else f"tokens of {self.tokenizer}"
@@ -107,10 +67,6 @@ class Language:
         first = f", the first {self.eval_tokens:,} tokens" if self.eval_tokens else ""
         measured = "its own valid part" if self.valid == HELP else self.valid
         return f"lm: {told} in windows of {self.window} {unit}; measured on {measured}{first}"
-
-    def show(self, tokens: np.ndarray) -> list[str]:
-        """Bytes as characters, or the tokenizer's pieces."""
-        return self._text.show(tokens)
 
 
 class _Sources(Text):
@@ -192,7 +148,7 @@ def _read_large(path: Path, tokenizer: Any, where: str) -> Corpus:
     if not (folder / "bytes.bin").exists():
         folder.mkdir(parents=True, exist_ok=True)
         parts = {name: folder / f"{name}.{os.getpid()}.part" for name in kinds}
-        opened = {name: open(part, "wb") for name, part in parts.items()}  # noqa: SIM115
+        opened = {name: open(part, "wb") for name, part in parts.items()}  # noqa: SIM115 - closed below
         try:
             for piece in pieces(path, PIECE):
                 corpus = encode(piece, tokenizer, where)

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-import numpy as np
-
-from chacal.tasks.base import Batch, Totals, check_int, option
-from chacal.tasks.text import Corpus, Text, as_bytes
+from chacal.tasks.base import check_int, option
+from chacal.tasks.text import Corpus, Text, TextBacked, as_bytes
 
 
 def _topics() -> dict[str, str]:
@@ -45,7 +43,7 @@ class _Topics(Text):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manual:
+class Manual(TextBacked):
     """Next-byte prediction on the text of Python's help()."""
 
     window: int = option(256, "bytes per example")
@@ -62,52 +60,8 @@ class Manual:
         # the names only say that the splits are there
         return _Topics(window=self.window, train_file="-", valid_file="-", test_file="-")
 
-    @property
-    def vocab_size(self) -> int:
-        """256 bytes."""
-        return 256
-
-    @property
-    def num_classes(self) -> int:
-        """The next byte."""
-        return 256
-
-    @property
-    def length(self) -> int:
-        """Bytes per example."""
-        return self.window
-
-    @property
-    def symbols(self) -> int:
-        """One token per position."""
-        return 1
-
-    @property
-    def period(self) -> None:
-        """None: text has no blocks."""
-
-    def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
-        """As `Text`: train windows start anywhere, those of valid and test follow one another."""
-        return self._text.batch(split, seed, step, size)
-
-    def batches(self, split: str, size: int) -> int | None:
-        """Batches in one pass over valid or test; None for train."""
-        return self._text.batches(split, size)
-
-    def count(self, predictions: np.ndarray, losses: np.ndarray, batch: Batch) -> Totals:
-        """As `Text`."""
-        return self._text.count(predictions, losses, batch)
-
-    def summarise(self, totals: Totals) -> dict[str, float]:
-        """As `Text`."""
-        return self._text.summarise(totals)
-
     def describe(self) -> str:
         """One line for a person."""
         text = "\n".join(_topics().values()).encode()
         mark = hashlib.sha256(text).hexdigest()[:8]
         return f"manual: Python's help(), {len(text):,} bytes ({mark}), in windows of {self.window}"
-
-    def show(self, tokens: np.ndarray) -> list[str]:
-        """Bytes as characters."""
-        return self._text.show(tokens)

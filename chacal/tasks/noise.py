@@ -14,11 +14,20 @@ from typing import ClassVar
 
 import numpy as np
 
-from chacal.tasks.base import Batch, Totals, check_int, check_split, option, ratios, stream
+from chacal.tasks.base import (
+    Batch,
+    NextToken,
+    Totals,
+    check_int,
+    check_split,
+    option,
+    ratios,
+    stream,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noise:
+class Noise(NextToken):
     """Next-token prediction on random tokens: below log V there is a leak."""
 
     alphabet: int = option(4, "number of symbols, V")
@@ -41,25 +50,6 @@ class Noise:
     def vocab_size(self) -> int:
         """V."""
         return self.alphabet
-
-    @property
-    def num_classes(self) -> int:
-        """The next token."""
-        return self.alphabet
-
-    @property
-    def length(self) -> int:
-        """Tokens per example."""
-        return self.window
-
-    @property
-    def symbols(self) -> int:
-        """One token per position."""
-        return 1
-
-    @property
-    def period(self) -> None:
-        """None: noise has no blocks."""
 
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
         """Fresh noise, every split from a stream of its own."""

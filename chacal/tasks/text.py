@@ -22,6 +22,7 @@ import numpy as np
 from chacal.tasks.base import (
     IGNORE,
     Batch,
+    NextToken,
     Totals,
     check_int,
     check_split,
@@ -79,7 +80,7 @@ def encode(raw: bytes, tokenizer: Any, where: str) -> Corpus:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text:
+class Text(NextToken):
     """Next-token prediction on text files, as bytes or through a tokenizer."""
 
     train_file: str = option("", "text file to train on")
@@ -150,25 +151,6 @@ class Text:
         """256 bytes, or the tokenizer's vocabulary."""
         return 256 if self._tokenizer is None else int(self._tokenizer.get_vocab_size())
 
-    @property
-    def num_classes(self) -> int:
-        """The next token."""
-        return self.vocab_size
-
-    @property
-    def length(self) -> int:
-        """Tokens per example."""
-        return self.window
-
-    @property
-    def symbols(self) -> int:
-        """One token per position."""
-        return 1
-
-    @property
-    def period(self) -> None:
-        """None: text has no blocks."""
-
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
         """Train: windows from places drawn by seed and step. Else: the step-th windows in order."""
         corpus = self.corpus(split)
@@ -234,3 +216,36 @@ class Text:
 
 def _exp(x: float) -> float:
     return math.exp(x) if x < 700 else math.inf
+
+
+class TextBacked(NextToken):
+    """A task that is `Text` on a text of its own, `_text`."""
+
+    @property
+    def _text(self) -> Text:
+        raise NotImplementedError
+
+    @property
+    def vocab_size(self) -> int:
+        """256 bytes, or the tokenizer's vocabulary."""
+        return self._text.vocab_size
+
+    def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
+        """As `Text`: train windows start anywhere, those of valid and test follow one another."""
+        return self._text.batch(split, seed, step, size)
+
+    def batches(self, split: str, size: int) -> int | None:
+        """Batches in one pass over valid or test; None for train."""
+        return self._text.batches(split, size)
+
+    def count(self, predictions: np.ndarray, losses: np.ndarray, batch: Batch) -> Totals:
+        """As `Text`."""
+        return self._text.count(predictions, losses, batch)
+
+    def summarise(self, totals: Totals) -> dict[str, float]:
+        """Perplexity per token and per word, bits per byte, loss and accuracy."""
+        return self._text.summarise(totals)
+
+    def show(self, tokens: np.ndarray) -> list[str]:
+        """Bytes as characters, or the tokenizer's pieces."""
+        return self._text.show(tokens)

@@ -94,7 +94,7 @@ def _from_gguf(path: Path) -> Any:
 def _from_hub(name: str, kind: Any) -> Any:
     try:
         return kind.from_pretrained(name)
-    except Exception as error:
+    except Exception as error:  # the hub's packages raise a dozen kinds
         why = str(error).strip().splitlines()[0][:160] if str(error).strip() else "no answer"
         raise ValueError(
             f"tokenizer={name!r}: no such folder, and the hub did not give it ({why}); {HUB}"

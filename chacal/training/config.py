@@ -209,6 +209,7 @@ def from_json(cls: type[T], data: Any, where: str) -> T:
     if not isinstance(data, dict):
         raise ValueError(f"{where} is {type(data).__name__}; expected an object")
     hints = typing.get_type_hints(cls)
+    # cls is a dataclass, which a plain type variable cannot say
     names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for name in data:
         if name not in names:

@@ -106,6 +106,7 @@ class Group:
 
         if self.fsdp:
             whole = sharded.StateDictOptions(full_state_dict=True, cpu_offload=True)
+            # its values may be of other kinds in general; a model's are tensors
             return sharded.get_model_state_dict(model, options=whole)  # type: ignore[return-value]
         if isinstance(model, nn.parallel.DistributedDataParallel):
             model = model.module

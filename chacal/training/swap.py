@@ -111,4 +111,5 @@ def _pruned(text: str, top_k: int) -> str:
     operator = parse_operator(text)
     if not any(f.name == "top_k" for f in dataclasses.fields(operator)):
         raise ValueError(f"top_k is {top_k}; {operator} cannot prune, only dense and chacal can")
+    # the field is there, as was just seen; the base class has none
     return str(dataclasses.replace(operator, top_k=top_k))  # type: ignore[call-arg]
