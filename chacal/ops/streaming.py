@@ -290,6 +290,7 @@ def solve_tile(
     """(I-γT)⁻¹ rhs, or (I-γT)⁻ᵀ rhs, for a lower triangular tile."""
     r = T.shape[-1]
     M = torch.addcmul(I[:r, :r], T, gamma, value=-1)
-    if transposed:
-        return torch.linalg.solve_triangular(M.mT, rhs, upper=True)
-    return torch.linalg.solve_triangular(M, rhs, upper=False)
+    # LAPACK counts along columns: as the system of the transposes, nothing is copied for it
+    if not transposed:
+        M = M.mT
+    return torch.linalg.solve_triangular(M, rhs.mT, upper=not transposed, left=False).mT
