@@ -39,6 +39,7 @@ def reproduce(
     seeds: int | None,
     jobs: int,
     out: Path | None,
+    only: str = "",
     given: Given | None = None,
 ) -> dict[str, Any]:
     """Run what is left of a table, print it, and return its content.
@@ -49,6 +50,7 @@ def reproduce(
         seeds: how many; as many as the scale has unless given.
         jobs: cells at once.
         out: folder of the scale's results; results/SCALE unless given.
+        only: rows to run, by a part of their name; the others stay as they are.
         given: data and models of the user's own, for the tables on text.
     """
     if name not in TABLES:
@@ -66,7 +68,7 @@ def reproduce(
     first = int(os.environ.get("RANK", "0")) == 0
     content = run_table(
         table, to, scale=scale, seeds=range(count), jobs=jobs, rounds=SCALES[scale].rounds,
-        quiet=not first,
+        only=only, quiet=not first,
     )  # fmt: skip
     if first:
         print_table(content, to)
@@ -103,4 +105,4 @@ def has_failures(content: dict[str, Any]) -> bool:
     if not content:
         return False
     runs = [run for cell in content["cells"] for run in cell["runs"].values()]
-    return any(part["state"] != "done" for part in [*runs, *content["costs"]])
+    return any(part["state"] == "failed" for part in [*runs, *content["costs"]])

@@ -184,7 +184,7 @@ CPU = Scale(
         boxes=4, objects=40, updates=10, curriculum_hold=150, curriculum_steps=45
     ),
     story_train=TrainConfig(
-        steps=1400, batch_size=32, warmup=50, schedule="linear", decay=0.3, eval_every=200,
+        steps=1400, batch_size=32, warmup=50, schedule="linear", decay=0.3, eval_every=700,
         eval_examples=256, test_examples=64, checkpoint_every=200,
     ),
     chains=Chains(),

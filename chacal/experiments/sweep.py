@@ -27,7 +27,7 @@ from typing import IO, Any
 
 from chacal.bench.cost import against_block_size, against_length
 from chacal.bench.timing import machine
-from chacal.experiments.cells import Cost, Evaluation, Table, run_id
+from chacal.experiments.cells import Cell, Cost, Evaluation, Table, run_id
 from chacal.experiments.clock import time_cells
 from chacal.experiments.job import (
     Job,
@@ -55,6 +55,7 @@ def run_table(
     seeds: Sequence[int],
     jobs: int = 1,
     rounds: int = 5,
+    only: str = "",
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Run what is left of a table, and return it as its file has it.
@@ -66,20 +67,33 @@ def run_table(
         seeds: of every cell.
         jobs: how many at once; with 1, in this process.
         rounds: timed passes over the test set, where times are asked.
+        only: rows to run, by a part of their name; the others stay as they are, and nothing is
+            timed.
         quiet: show no progress.
     """
+    rows = dict.fromkeys([cell.row for cell in table.cells] + [cost.row for cost in table.costs])
+    if not any(only in row for row in rows):
+        raise ValueError(f"only is {only!r}; expected a part of one of the rows: {'; '.join(rows)}")
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}; expected at least 1")
     if jobs > 1 and "WORLD_SIZE" in os.environ:
         raise ValueError(f"jobs is {jobs} under torchrun; expected 1, whose processes share it")
     with start("auto", fsdp=False):  # one process group for all runs
-        return _run_table(table, out, scale, seeds, jobs, rounds, quiet)
+        return _run_table(table, out, scale, seeds, jobs, rounds, only, quiet)
 
 
 def _run_table(
-    table: Table, out: Path, scale: str, seeds: Sequence[int], jobs: int, rounds: int, quiet: bool
+    table: Table,
+    out: Path,
+    scale: str,
+    seeds: Sequence[int],
+    jobs: int,
+    rounds: int,
+    only: str,
+    quiet: bool,
 ) -> dict[str, Any]:
-    todo = plan(table, seeds)
+    costs = [cost for cost in table.costs if only in cost.row]
+    todo = plan([cell for cell in table.cells if only in cell.row], seeds)
     if int(os.environ.get("RANK", "0")):  # torchrun's others train along, in the same order
         for job in todo:
             _perform_here(job, out / "runs" / job.id)
@@ -87,14 +101,14 @@ def _run_table(
     claim(out, scale)
     many = "WORLD_SIZE" in os.environ
     pending = [job for job in todo if many or not is_done(job, out / "runs" / job.id)]
-    curves = [cost for cost in table.costs if not (out / "costs" / f"{cost.id}.json").exists()]
+    curves = [cost for cost in costs if not (out / "costs" / f"{cost.id}.json").exists()]
 
     def save() -> dict[str, Any]:
         return save_snapshot(table, out, scale=scale, seeds=seeds)
 
     save()
-    done = len(todo) - len(pending) + len(table.costs) - len(curves)
-    total = len(todo) + len(table.costs)
+    done = len(todo) - len(pending) + len(costs) - len(curves)
+    total = len(todo) + len(costs)
     with Progress(table.name, total, done, out / "runs", pending, quiet=quiet) as show:
         try:
             for job, why in _perform_all(pending, out / "runs", jobs, show):
@@ -104,7 +118,7 @@ def _run_table(
                 show.started(cost.id, cost.row)
                 show.ended(cost.id, _measure_cost(cost, out))
                 save()
-            if table.timed:
+            if table.timed and not only:
                 show.note("timing the evaluations, in turns")
                 time_cells(table, out, seed=seeds[0], rounds=rounds)
         except (Interrupted, KeyboardInterrupt):
@@ -116,12 +130,12 @@ def _run_table(
     return save()
 
 
-def plan(table: Table, seeds: Sequence[int]) -> list[Job]:
-    """Every run of a table once, with all that is measured of it; a whole seed before the next."""
+def plan(cells: Sequence[Cell], seeds: Sequence[int]) -> list[Job]:
+    """Every run of some cells once, with all that is measured of it; seed by seed."""
     runs: dict[str, RunConfig] = {}
     asked: dict[str, list[Evaluation]] = {}
     for seed in seeds:
-        for cell in table.cells:
+        for cell in cells:
             run = cell.with_seed(seed)
             name = run_id(run)
             runs[name] = run

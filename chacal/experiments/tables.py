@@ -36,7 +36,7 @@ def boxes(scale: Scale) -> Table:
         rows[f"Pattern of {offsets}, L=2"] = ("dense", f"pattern,offsets={offsets}")
     rows["Window resolvent, L=2"] = ("dense", "window@32")
     rows["Pooled resolvent, near=1, L=2"] = ("dense", "pooled,near=1")
-    rows["Routed resolvent, L=2"] = ("dense", f"routed@{scale.tile},routes=3,parts=3,score=bound")
+    rows["Routed resolvent, L=2"] = ("dense", f"routed@{scale.tile},routes=4,parts=3,score=bound")
     return Table(
         name="tab:boxes",
         metrics=("accuracy", "exact_match", "seconds"),

@@ -55,6 +55,17 @@ def metrics(content):
 TWO = table(cell("a", "chacal"), cell("b", "dense"))
 
 
+def test_only_some_rows(tmp_path):
+    three = table(cell("dense", "dense"), cell("ChaCAL", "chacal"), timed=True)
+    content = sweep(three, tmp_path / "s", seeds=(0,), only="ChaCAL", rounds=1)
+    states = {cell["row"]: cell["runs"]["0"]["state"] for cell in content["cells"]}
+    assert states == {"dense": "not run", "ChaCAL": "done"}
+    assert content["timing"] is None, "times wait for the whole table"
+    assert not has_failures(content)
+    with pytest.raises(ValueError, match=r"only is 'chacal'; expected a part of .*: dense; ChaCAL"):
+        sweep(three, tmp_path / "s", only="chacal")
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     out = tmp_path_factory.mktemp("whole") / "smoke"
@@ -265,7 +276,7 @@ def test_a_job_waits_for_another_that_works_on_its_run(tmp_path):
     import fcntl
     import threading
 
-    job = plan(table(cell("a", "dense")), (0,))[0]
+    job = plan(table(cell("a", "dense")).cells, (0,))[0]
     folder = tmp_path / "runs" / job.id
     folder.parent.mkdir()
     with open(folder.with_name(f".{folder.name}.lock"), "w") as other:

@@ -22,7 +22,7 @@ def test_every_table_is_declared_at_every_scale(name, scale):
     assert table.note
     labels = [(cell.row, cell.column) for cell in (*table.cells, *table.costs)]
     assert len(labels) == len(set(labels))
-    for job in plan(table, range(2)):
+    for job in plan(table.cells, range(2)):
         assert RunConfig.from_json(job.run.to_json()) == job.run
     assert set(TABLES) == set(paper.TABLES)
 
@@ -41,7 +41,7 @@ def test_names_tell_runs_apart_and_equal_runs_meet():
     names = {}
     for scale in SCALES.values():
         for declare in TABLES.values():
-            for job in plan(declare(scale), range(2)):
+            for job in plan(declare(scale).cells, range(2)):
                 assert names.setdefault(job.id, job.run) == job.run
     # the same run in three tables is one run
     chacal = {
@@ -57,7 +57,7 @@ def test_names_tell_runs_apart_and_equal_runs_meet():
 
 def test_a_run_is_planned_once_with_all_that_is_measured_of_it():
     table = TABLES["tab:boxes-topk"](CPU)
-    jobs = plan(table, range(3))
+    jobs = plan(table.cells, range(3))
     assert len(jobs) == 3 * 3  # dense L=2, dense L=5, ChaCAL; three seeds
     assert [job.run.train.seed for job in jobs] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert sorted(len(job.evaluations) for job in jobs[:3]) == [7, 7, 13]
