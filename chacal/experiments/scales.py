@@ -201,8 +201,8 @@ CPU = Scale(
     noise_width=64,
     manual=Manual(window=256),
     manual_train=TrainConfig(
-        steps=1500, batch_size=16, warmup=100, schedule="cosine", eval_every=500,
-        checkpoint_every=250,
+        steps=600, batch_size=16, warmup=50, schedule="cosine", eval_every=300,
+        checkpoint_every=300,
     ),
     width=128,
     heads=4,
@@ -210,7 +210,7 @@ CPU = Scale(
     rounds=5,
     lengths=(256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536),
     block_lengths=(1024, 4096),
-    budget=60.0,
+    budget=20.0,
 )  # fmt: skip
 
 PAPER = Scale(
