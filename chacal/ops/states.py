@@ -148,8 +148,9 @@ class ExactState(BufferedState):
 
     def _one_row(self, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         """H of a single token: u = Σ_{s<t} A_ts Z_s, Z_t = (V_t + γu) / (1 - γA_tt)."""
-        # one row of scores is no more than a key's worth of numbers: no kernel need avoid it
-        A_t = torch.softmax(torch.bmm(q * scale, self.k.append(k).mT), -1)
+        # one row of scores is no more than a key's worth of numbers: no kernel need avoid it; and
+        # keys times a vector is faster than a vector times keys
+        A_t = torch.softmax(torch.bmm(self.k.append(k), (q * scale).mT).mT, -1)
         A_tt = A_t[..., -1:]
         past = self.length
         u = torch.bmm(A_t[..., :past], self.Z.view()) if past else torch.zeros_like(v)
