@@ -195,14 +195,14 @@ CPU = Scale(
     property_steps=1200,
     noise=Noise(),
     noise_train=TrainConfig(
-        steps=1500, batch_size=32, eval_every=250, eval_examples=256, test_examples=64,
-        checkpoint_every=250,
+        steps=400, batch_size=32, eval_every=200, eval_examples=256, test_examples=64,
+        checkpoint_every=200,
     ),
     noise_width=64,
     manual=Manual(window=256),
     manual_train=TrainConfig(
-        steps=600, batch_size=16, warmup=50, schedule="cosine", eval_every=300,
-        checkpoint_every=300,
+        steps=500, batch_size=16, warmup=50, schedule="cosine", eval_every=250,
+        checkpoint_every=250,
     ),
     width=128,
     heads=4,
