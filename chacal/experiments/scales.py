@@ -115,10 +115,13 @@ class Scale:
         )
         return RunConfig(task=self.chains, model=model, train=self.chain_train)
 
-    def on_properties(self, properties: int, heads: int) -> RunConfig:
+    def on_properties(self, properties: int, heads: int, layout: str = "stacked") -> RunConfig:
         """One ChaCAL layer on multi-property chains; it stops once it has learned them."""
         task = Properties(
-            properties=properties, blocks=self.chains.blocks, block_size=self.chains.block_size
+            properties=properties,
+            blocks=self.chains.blocks,
+            block_size=self.chains.block_size,
+            layout=layout,
         )
         model = ModelConfig(
             operators=("chacal",), width=self.width, heads=heads, positions="factorised"
