@@ -69,7 +69,7 @@ class OperatorLayer(CacheLayerMixin):
                 f"gradients do not flow through it; expected torch.no_grad(), or the whole "
                 f"sequence at once with use_cache=False"
             )
-        if trains or (not self.length and not self._can_decode()):
+        if trains or (not self.length and not can_decode(self.operator)):
             given = {"q": q, "k": k, "v": v, "mask": mask, "scale": scale}
             self._unread = {n: x.detach() if isinstance(x, Tensor) else x for n, x in given.items()}
             Y = self.operator(q, k, v, mask=mask, scale=scale)
@@ -78,13 +78,6 @@ class OperatorLayer(CacheLayerMixin):
         self.length += q.shape[-2]
         self._batch = q.shape[0]
         return Y
-
-    def _can_decode(self) -> bool:
-        try:
-            self.operator.decoder()
-        except ValueError:
-            return False
-        return True
 
     def _read(self) -> Decoder:
         """The decoder, told of everything so far."""
@@ -148,6 +141,15 @@ class OperatorLayer(CacheLayerMixin):
 
     def prefetch(self) -> None:
         """A decoder stays where it is."""
+
+
+def can_decode(operator: Operator) -> bool:
+    """Whether an operator can go on from a cache, one token at a time."""
+    try:
+        operator.decoder()
+    except ValueError:
+        return False
+    return True
 
 
 def new_cache(model: PreTrainedModel, rollback: int = ROLLBACK) -> Cache:

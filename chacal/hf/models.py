@@ -1,8 +1,8 @@
 """Model classes that come patched: what a patched model's folder is loaded as.
 
 `ChaCALGPT2LMHeadModel` is `GPT2LMHeadModel` whose config (config.py) says which layers have which
-operator, and so on for every architecture and head below. Its weights are the stock ones: a plain
-GPT-2 checkpoint loads into it, given `chacal_operators`.
+operator, and so on for every architecture of `CONFIGS` and every one of `HEADS`. Its weights are
+the stock ones: a plain GPT-2 checkpoint loads into it, given `chacal_operators`.
 """
 
 from __future__ import annotations
@@ -14,25 +14,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
-    BartForCausalLM,
-    BartForConditionalGeneration,
-    BartForSequenceClassification,
-    BartModel,
-    GPT2ForSequenceClassification,
-    GPT2LMHeadModel,
-    GPT2Model,
-    LlamaForCausalLM,
-    LlamaForSequenceClassification,
-    LlamaModel,
-    MistralForCausalLM,
-    MistralForSequenceClassification,
-    MistralModel,
-    Qwen2ForCausalLM,
-    Qwen2ForSequenceClassification,
-    Qwen2Model,
-    Qwen3ForCausalLM,
-    Qwen3ForSequenceClassification,
-    Qwen3Model,
 )
 
 from chacal.hf.config import CONFIGS
@@ -64,34 +45,25 @@ def _patched(auto: Any, stock: type[Any]) -> type[Any]:
     return made
 
 
-ChaCALGPT2Model = _patched(AutoModel, GPT2Model)
-ChaCALGPT2LMHeadModel = _patched(AutoModelForCausalLM, GPT2LMHeadModel)
-ChaCALGPT2ForSequenceClassification = _patched(
-    AutoModelForSequenceClassification, GPT2ForSequenceClassification
+HEADS = (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
 )
-ChaCALBartModel = _patched(AutoModel, BartModel)
-ChaCALBartForCausalLM = _patched(AutoModelForCausalLM, BartForCausalLM)
-ChaCALBartForConditionalGeneration = _patched(AutoModelForSeq2SeqLM, BartForConditionalGeneration)
-ChaCALBartForSequenceClassification = _patched(
-    AutoModelForSequenceClassification, BartForSequenceClassification
-)
-ChaCALLlamaModel = _patched(AutoModel, LlamaModel)
-ChaCALLlamaForCausalLM = _patched(AutoModelForCausalLM, LlamaForCausalLM)
-ChaCALLlamaForSequenceClassification = _patched(
-    AutoModelForSequenceClassification, LlamaForSequenceClassification
-)
-ChaCALMistralModel = _patched(AutoModel, MistralModel)
-ChaCALMistralForCausalLM = _patched(AutoModelForCausalLM, MistralForCausalLM)
-ChaCALMistralForSequenceClassification = _patched(
-    AutoModelForSequenceClassification, MistralForSequenceClassification
-)
-ChaCALQwen2Model = _patched(AutoModel, Qwen2Model)
-ChaCALQwen2ForCausalLM = _patched(AutoModelForCausalLM, Qwen2ForCausalLM)
-ChaCALQwen2ForSequenceClassification = _patched(
-    AutoModelForSequenceClassification, Qwen2ForSequenceClassification
-)
-ChaCALQwen3Model = _patched(AutoModel, Qwen3Model)
-ChaCALQwen3ForCausalLM = _patched(AutoModelForCausalLM, Qwen3ForCausalLM)
-ChaCALQwen3ForSequenceClassification = _patched(
-    AutoModelForSequenceClassification, Qwen3ForSequenceClassification
-)
+"""Through which a patched model can be loaded, where its architecture has such a head."""
+
+MODELS: dict[str, type[Any]] = {
+    made.__name__: made
+    for config in CONFIGS.values()
+    for auto in HEADS
+    if config.stock in auto._model_mapping
+    for made in [_patched(auto, auto._model_mapping[config.stock])]
+}
+"""Every class by its name; they are names of this module too, as pickling them asks for."""
+
+globals().update(MODELS)
+
+ChaCALGPT2LMHeadModel = MODELS["ChaCALGPT2LMHeadModel"]
+ChaCALBartForConditionalGeneration = MODELS["ChaCALBartForConditionalGeneration"]
+ChaCALLlamaForCausalLM = MODELS["ChaCALLlamaForCausalLM"]

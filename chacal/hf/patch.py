@@ -8,6 +8,7 @@ attention function, and a hook for the cache (attention.py). Nothing else is tou
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -44,9 +45,9 @@ def patch(
 ) -> Model:
     """Let some layers of a transformers model attend with `operator`, in place.
 
-    Weights and state-dict keys stay as they are. Patch the whole model, not a part of it: its
-    config records the operators, and `save_pretrained` writes them. A layer may be patched again,
-    and other layers with another operator.
+    Weights and state-dict keys stay as they are. The whole model is patched, not a part of
+    it: its config records the operators, and `save_pretrained` writes them. A layer may be patched
+    again, and other layers with another operator.
 
     Args:
         model: GPT-2, BART (its decoder), Llama, Mistral, Qwen2 or Qwen3, with any head.
@@ -67,6 +68,12 @@ def patch(
         )
     attentions = causal_attentions(model)
     chosen = choose_layers(layers, len(attentions))
+    whole = _whole_of(model)
+    if whole is not None:
+        raise ValueError(
+            f"model is the {type(model).__name__} of a {whole}, whose config would not say what "
+            f"is patched, and save_pretrained would write it as dense; expected the {whole} itself"
+        )
     config = _own_config(model)
     texts = {i: str(op) for i, op in operators_of(model).items()} | dict.fromkeys(
         chosen, str(operator)
@@ -132,12 +139,14 @@ def causal_attentions(model: PreTrainedModel) -> dict[int, Any]:
         )
     name, kind = type(model).__name__, str(model.config.model_type).removeprefix(PREFIX)
     found = [m for m in model.modules() if getattr(m, "is_causal", False) is True]
-    if not found or getattr(model.config, "is_causal", True) is False:
+    # not every decoder marks its attention as causal; what generates has one all the same
+    untried = kind not in CONFIGS and (found or model.can_generate())
+    if not untried and (not found or getattr(model.config, "is_causal", True) is False):
         raise ValueError(
             f"{name} has no causal self-attention, and a resolvent needs a triangular A; expected "
             f"a decoder, such as GPT-2, Llama or BART"
         )
-    if kind not in CONFIGS:
+    if untried:
         raise ValueError(
             f"{name} is of an architecture ({kind!r}) that has not been tried; expected one of "
             f"{', '.join(CONFIGS)}"
@@ -167,6 +176,21 @@ def choose_layers(layers: Any, count: int) -> list[int]:
         if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < count:
             raise ValueError(f"layer {i!r} does not exist; expected layers from 0 to {count - 1}")
     return sorted(set(chosen))
+
+
+def _whole_of(model: PreTrainedModel) -> str | None:
+    """The class of the largest transformers model that has this one as a part, if there is one.
+
+    A module does not know what it is a part of, so all that Python keeps track of is gone through.
+    """
+    # type(), for isinstance would wake objects that make up their class when asked
+    others = (o for o in gc.get_objects() if issubclass(type(o), PreTrainedModel))
+    wholes = [
+        (len(list(o.modules())), type(o).__name__)
+        for o in others
+        if o is not model and any(module is model for module in o.modules())
+    ]
+    return max(wholes)[1] if wholes else None
 
 
 def _own_config(model: PreTrainedModel) -> Any:

@@ -21,6 +21,7 @@ from transformers import (
     GPT2Config,
 )
 
+from chacal.hf.cache import can_decode
 from chacal.hf.patch import operators_of, patch
 from chacal.operators import Dense, Operator
 
@@ -66,12 +67,17 @@ class Scores(nn.Module):
 
     @torch.no_grad()
     def answer(self, tokens: Tensor) -> Tensor:
-        """Greedy answers of an encoder-decoder: (batch, n) -> (batch, output part)."""
+        """Greedy answers of an encoder-decoder: (batch, n) -> (batch, output part).
+
+        The token of the highest score, whatever else a checkpoint's generation config asks for;
+        without a cache where an operator cannot decode, as blocks of n // j tokens cannot.
+        """
         given, asked = tokens[:, : self.inputs], tokens.shape[1] - self.inputs
         pad = self.model.config.pad_token_id
         told = self.model.generate(
             input_ids=given, attention_mask=(given != pad).long(), max_new_tokens=asked,
-            num_beams=1, do_sample=False, early_stopping=False,
+            num_beams=1, do_sample=False, early_stopping=False, no_repeat_ngram_size=0,
+            use_cache=all(map(can_decode, operators_of(self.model).values())),
         )[:, 1:]  # fmt: skip
         return nn.functional.pad(told, (0, asked - told.shape[1]), value=pad)
 
@@ -159,7 +165,8 @@ def _fresh(architecture: str, sizes: dict[str, Any], vocab_size: int, length: in
             vocab_size=vocab_size, max_position_embeddings=positions, d_model=width,
             encoder_layers=depth, decoder_layers=depth, encoder_attention_heads=heads,
             decoder_attention_heads=heads, encoder_ffn_dim=inner, decoder_ffn_dim=inner,
-            dropout=drop, **sizes["tokens"],
+            dropout=drop, forced_eos_token_id=sizes["tokens"].get("eos_token_id", 2),
+            **sizes["tokens"],
         )  # fmt: skip
     raise ValueError(f"architecture is {architecture!r}; expected one of {', '.join(FRESH)}")
 
@@ -177,8 +184,12 @@ def _source(pretrained: str) -> dict[str, Any]:
                 f"config.json; expected what save_pretrained wrote, or one GGUF file"
             )
         return {"pretrained_model_name_or_path": str(path), "gguf_file": found[0].name}
-    if not path.exists() and (pretrained.startswith((".", "/", "~")) or pretrained.count("/") > 1):
-        raise ValueError(f"pretrained is {pretrained!r}, which is not there; expected a folder")
+    # the hub has no such names
+    named = pretrained.startswith((".", "/", "~")) or pretrained.count("/") > 1
+    if not path.exists() and (named or path.suffix == ".gguf"):
+        raise ValueError(
+            f"pretrained is {pretrained!r}, which is not there; expected a folder or a GGUF file"
+        )
     return {"pretrained_model_name_or_path": pretrained}
 
 

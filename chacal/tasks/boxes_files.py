@@ -15,7 +15,6 @@ the vocabulary is what the train file holds. The loss counts the masked content 
 ends it.
 """
 
-import json
 import os
 import re
 from dataclasses import dataclass
@@ -30,11 +29,10 @@ from chacal.tasks.base import (
     Totals,
     check_split,
     option,
-    part,
     ratios,
-    stream,
 )
 from chacal.tasks.phrases import PAD
+from chacal.tasks.stored import choose, passes, read_jsonl
 
 MASK = "<extra_id_0>"
 FILES = {"train": "train-t5.jsonl", "valid": "dev-t5.jsonl", "test": "test-t5.jsonl"}
@@ -57,46 +55,34 @@ def items(content: str) -> frozenset[str]:
 
 
 class Example(NamedTuple):
-    """One line of a file."""
+    """One line of a file; `where` names both."""
 
-    line: int
+    where: str
     prompt: str
     content: str
     numops: int
 
 
-def _example(where: str, line: int, text: str) -> Example:
-    try:
-        row: Any = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}, line {line}: not valid JSON ({error.msg})") from None
-    if not isinstance(row, dict):
-        raise ValueError(f"{where}, line {line}: expected a JSON object")
+def _example(where: str, row: dict[str, Any]) -> Example:
     for key, kind in (("sentence_masked", str), ("masked_content", str), ("numops", int)):
         if key not in row:
-            raise ValueError(f"{where}, line {line}: the key {key!r} is missing")
+            raise ValueError(f"{where}: the key {key!r} is missing")
         if type(row[key]) is not kind:
             expected = "a string" if kind is str else "an integer"
-            raise ValueError(f"{where}, line {line}: {key}={row[key]!r}: expected {expected}")
+            raise ValueError(f"{where}: {key}={row[key]!r}: expected {expected}")
     prompt, mask, _ = row["sentence_masked"].partition(MASK)
     prompt = " ".join(prompt.split())
     content = " ".join(row["masked_content"].replace(MASK, " ").split()).rstrip(" .")
     if not mask or not prompt:
-        raise ValueError(f"{where}, line {line}: sentence_masked: expected text before {MASK}")
+        raise ValueError(f"{where}: sentence_masked: expected text before {MASK}")
     if not content:
-        raise ValueError(f"{where}, line {line}: masked_content: expected what {MASK} stands for")
-    return Example(line, prompt, content, row["numops"])
+        raise ValueError(f"{where}: masked_content: expected what {MASK} stands for")
+    return Example(where, prompt, content, row["numops"])
 
 
 def read_examples(path: str) -> list[Example]:
     """The examples of one file; ValueError names the file and the line at fault."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise ValueError(f"{path}: cannot be read: {reason}") from None
-    examples = [_example(path, i, text) for i, text in enumerate(lines, 1) if text.strip()]
+    examples = [_example(where, row) for where, row in read_jsonl(path)]
     if not examples:
         raise ValueError(f"{path}: expected at least one example")
     return examples
@@ -151,18 +137,17 @@ class BoxesFiles:
         """
         if split not in self._rows:
             self._rows[split] = [
-                (self._encode(split, e, e.prompt), self._encode(split, e, e.content + "."))
+                (self._encode(e, e.prompt), self._encode(e, e.content + "."))
                 for e in self.examples(split)
             ]
         return self._rows[split]
 
-    def _encode(self, split: str, example: Example, text: str) -> list[int]:
+    def _encode(self, example: Example, text: str) -> list[int]:
         pieces = _cut(text)
         for piece in pieces:
             if piece not in self.ids:
                 raise ValueError(
-                    f"{self._path(split)}, line {example.line}: {piece.strip()!r} is used as it "
-                    f"never is in {FILES['train']}"
+                    f"{example.where}: {piece.strip()!r} is used as it never is in {FILES['train']}"
                 )
         return [self.ids[piece] for piece in pieces]
 
@@ -206,11 +191,7 @@ class BoxesFiles:
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
         """Train: examples drawn at random by seed and step. Else: the step-th in file order."""
         rows = self.rows(split)
-        if split == "train":
-            drawn = stream("boxes-files", seed, step).random_sample(size)
-            chosen = (drawn * len(rows)).astype(np.int64)
-        else:
-            chosen = np.arange(len(rows))[part(split, step, size, len(rows))]
+        chosen = choose(self.name, split, seed, step, size, len(rows))
         picked = [rows[i] for i in chosen]
         n = max(len(prompt) + len(content) - 1 for prompt, content in picked)
         tokens = np.zeros((len(picked), n), dtype=np.int64)
@@ -224,7 +205,7 @@ class BoxesFiles:
 
     def batches(self, split: str, size: int) -> int | None:
         """Batches in one pass over valid or test, the last one perhaps smaller; None for train."""
-        return None if split == "train" else -(-len(self.rows(split)) // size)
+        return passes(split, size, len(self.rows(split)))
 
     def count(self, predictions: np.ndarray, losses: np.ndarray, batch: Batch) -> Totals:
         """Loss and accuracy of the content's tokens; order-insensitive exact match, by numops.

@@ -7,7 +7,6 @@ strings or whole numbers; the classes are those of the train file. A text longer
 keeps its end, where a question stands.
 """
 
-import json
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,8 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from chacal.tasks.base import Batch, Totals, check_int, check_split, option, part, ratios, stream
+from chacal.tasks.base import Batch, Totals, check_int, check_split, option, ratios
 from chacal.tasks.code import count_answers, pad_and_ask
+from chacal.tasks.stored import choose, passes, read_jsonl
 from chacal.tasks.vocabularies import load_tokenizer
 
 Rows = list[tuple[list[int], int]]
@@ -72,7 +72,10 @@ class Labelled:
                         f"{where}: the label {label!r} is in no line of {self.train_file}; "
                         f"expected one of {', '.join(self.classes[:8])}"
                     )
-                made.append((self._encode(text)[-self.max_tokens :], numbers[label]))
+                tokens = self._encode(text)[-self.max_tokens :]
+                if not tokens:
+                    raise ValueError(f"{where}: the tokenizer leaves nothing of the text {text!r}")
+                made.append((tokens, numbers[label]))
             self._rows[split] = made
         return self._rows[split]
 
@@ -83,15 +86,11 @@ class Labelled:
         return ids
 
     def _told(self, split: str) -> list[tuple[str, str, str]]:
-        """(text, label, file:line) of every line."""
+        """(text, label, file and line) of every line."""
         path = getattr(self, f"{split}_file")
         if path is None:
             raise ValueError(f"{split}_file=None: expected the path of a JSONL file to {split} on")
-        told = []
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    told.append((*_read(line, f"{path}:{number}"), f"{path}:{number}"))
+        told = [(*_checked(row, where), where) for where, row in read_jsonl(path)]
         if not told:
             raise ValueError(f"{split}_file={path!r}: the file is empty")
         return told
@@ -124,18 +123,13 @@ class Labelled:
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
         """Train: texts drawn at random by seed and step. Else: the step-th in file order."""
         rows = self.rows(split)
-        if split == "train":
-            drawn = stream("labelled", seed, step).random_sample(size)
-            chosen = (drawn * len(rows)).astype(np.int64)
-        else:
-            chosen = np.arange(len(rows))[part(split, step, size, len(rows))]
-        picked = [rows[i] for i in chosen]
+        picked = [rows[i] for i in choose(self.name, split, seed, step, size, len(rows))]
         tokens, targets = pad_and_ask([t for t, _ in picked], [c for _, c in picked])
         return Batch(tokens, targets, {})
 
     def batches(self, split: str, size: int) -> int | None:
         """Batches in one pass over valid or test, the last one perhaps smaller; None for train."""
-        return None if split == "train" else -(-len(self.rows(split)) // size)
+        return passes(split, size, len(self.rows(split)))
 
     def count(self, predictions: np.ndarray, losses: np.ndarray, batch: Batch) -> Totals:
         """Loss and accuracy of the answers."""
@@ -157,12 +151,8 @@ class Labelled:
         return [repr(chr(int(t)))[1:-1] for t in tokens]
 
 
-def _read(line: str, where: str) -> tuple[str, str]:
-    try:
-        told = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: not JSON ({error})") from None
-    text, label = (told.get(k) for k in ("text", "label")) if isinstance(told, dict) else (0, 0)
+def _checked(row: dict[str, Any], where: str) -> tuple[str, str]:
+    text, label = row.get("text"), row.get("label")
     if not isinstance(text, str) or not text or type(label) not in (str, int):
         raise ValueError(
             f"{where}: expected an object with a 'text' that is not empty and a 'label' that is a "

@@ -14,8 +14,6 @@ Long inputs are cut at their end: questions stand first. Special tokens are BART
 (no tokenizer) come after three of them. Metrics are those of `answers.py`, of greedy answers.
 """
 
-import io
-import json
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,12 +32,12 @@ from chacal.tasks.base import (
     check_int,
     check_split,
     option,
-    part,
     ratios,
     stream,
 )
 from chacal.tasks.hub import download
 from chacal.tasks.manual import help_text
+from chacal.tasks.stored import choose, parse_jsonl, passes, read_jsonl
 from chacal.tasks.vocabularies import load_tokenizer
 
 REPOSITORY = "tau/scrolls"
@@ -158,6 +156,8 @@ class Scrolls:
                 before = merged[key].outputs if key in merged else ()
                 merged[key] = Question(row["input"], (*before, row["output"]))
             told = list(merged.values())
+            if not told:
+                raise ValueError(f"{self.dataset}/{FILES[split]}: the file is empty")
             self._questions[split] = told[: self.limit or None] if split != "train" else told
         return self._questions[split]
 
@@ -169,15 +169,14 @@ class Scrolls:
             return
         if self.data is None:
             file = f"{self.dataset}/{FILES[split]}"
-            with (
-                zipfile.ZipFile(download(REPOSITORY, f"{self.dataset}.zip")) as archive,
-                archive.open(file) as opened,
-            ):
-                yield from _read(io.TextIOWrapper(opened, "utf-8"), file)
+            path = download(REPOSITORY, f"{self.dataset}.zip")
+            try:
+                with zipfile.ZipFile(path) as archive, archive.open(file) as lines:
+                    yield from _checked(parse_jsonl(lines, f"{path}: {file}"))
+            except (zipfile.BadZipFile, KeyError):
+                raise ValueError(f"{path}: expected a zip file with {file} in it") from None
             return
-        path = Path(self.data) / self.dataset / FILES[split]
-        with open(path, encoding="utf-8") as opened_file:
-            yield from _read(opened_file, str(path))
+        yield from _checked(read_jsonl(str(Path(self.data) / self.dataset / FILES[split])))
 
     def encode(self, text: str, longest: int) -> list[int]:
         """<s>, as much of the text as fits, </s>."""
@@ -215,7 +214,7 @@ class Scrolls:
             }
             chosen = np.array([orders[int(i) // len(told)][i % len(told)] for i in at])
         else:
-            chosen = np.arange(len(told))[part(split, step, size, len(told))]
+            chosen = choose(self.name, split, seed, step, size, len(told))
         sources = [self.encode(told[i].input, self.input_tokens) for i in chosen]
         outputs = [self.encode(told[i].outputs[0], self.output_tokens) for i in chosen]
         # an answer may be as long as allowed; what is learned is as long as it is
@@ -231,7 +230,7 @@ class Scrolls:
 
     def batches(self, split: str, size: int) -> int | None:
         """Batches in one pass over valid or test; None for train."""
-        return None if split == "train" else -(-len(self.questions(split)) // size)
+        return passes(split, size, len(self.questions(split)))
 
     def count(self, predictions: np.ndarray, losses: np.ndarray, batch: Batch) -> Totals:
         """The loss of the first reference; the answers' scores against all."""
@@ -276,13 +275,8 @@ class Scrolls:
         return [self.decode(tokens[i : i + 1]) for i in range(len(tokens))]
 
 
-def _read(lines: Any, where: str) -> Iterator[dict[str, str]]:
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{where}:{number}: not JSON ({error})") from None
-        names = ("id", "input", "output")
-        if not isinstance(row, dict) or not all(isinstance(row.get(k), str) for k in names):
-            raise ValueError(f"{where}:{number}: expected an object with id, input and output")
+def _checked(rows: Iterator[tuple[str, dict[str, Any]]]) -> Iterator[dict[str, str]]:
+    for where, row in rows:
+        if not all(isinstance(row.get(name), str) for name in ("id", "input", "output")):
+            raise ValueError(f"{where}: expected an object with id, input and output")
         yield row

@@ -18,7 +18,14 @@ from tiny import (
     near,
     tiny,
 )
-from transformers import BertConfig, BertModel, GPTNeoXConfig, GPTNeoXForCausalLM
+from transformers import (
+    BertConfig,
+    BertModel,
+    BloomConfig,
+    BloomForCausalLM,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+)
 
 import chacal.hf
 from chacal.hf import operators_of, patch, unpatch
@@ -258,6 +265,10 @@ def test_models_that_cannot_be_patched_say_why():
         patch(tiny("bart").get_encoder(), "chacal")
     with pytest.raises(ValueError, match=r"GPTNeoXForCausalLM is of an architecture \('gpt_neox'"):
         patch(GPTNeoXForCausalLM(GPTNeoXConfig(**sizes, pad_token_id=0)), "chacal")
+    # an architecture that marks no attention as causal is unknown all the same
+    bloom = BloomForCausalLM(BloomConfig(hidden_size=16, n_layer=1, n_head=2, vocab_size=11))
+    with pytest.raises(ValueError, match=r"BloomForCausalLM is of an architecture \('bloom'"):
+        patch(bloom, "chacal")
     with pytest.raises(ValueError, match="model is Linear; expected a transformers model"):
         patch(torch.nn.Linear(2, 2), "chacal")
     with pytest.raises(ValueError, match="operator is 3; expected an operator"):
@@ -266,6 +277,20 @@ def test_models_that_cannot_be_patched_say_why():
         patch(tiny("gpt2"), "chacl")
     with pytest.raises(ValueError, match=r"without an operator; expected chacal\.hf\.patch"):
         tiny("gpt2", attn_implementation="chacal")(draw_tokens(1, 3))
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "bart"])
+def test_a_part_of_a_model_is_not_patched_alone(kind):
+    # the whole's config would not know, and save_pretrained would write it as dense
+    model, inputs = tiny(kind), inputs_of(kind)
+    whole, dense = type(model).__name__, model(**inputs).logits
+    for part in {model.base_model, model.get_decoder()}:
+        with pytest.raises(ValueError, match=rf"of a {whole}, whose .*expected the {whole} itself"):
+            patch(part, "chacal")
+    assert torch.equal(model(**inputs).logits, dense)
+    # what is no part of another model is a whole
+    alone = type(model.base_model)(model.config).eval()
+    assert set(operators_of(patch(alone, "chacal"))) == set(range(LAYERS))
 
 
 def test_a_leak_has_to_be_asked_for():

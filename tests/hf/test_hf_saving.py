@@ -2,6 +2,7 @@
 
 import json
 import logging
+import pickle
 import subprocess
 import sys
 
@@ -26,6 +27,7 @@ from chacal.hf import (
     patch,
     unpatch,
 )
+from chacal.hf.models import MODELS
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -143,6 +145,13 @@ def test_other_heads_come_back_too(kind, tmp_path):
         loaded = loader.from_pretrained(tmp_path / str(number)).eval()
         assert type(loaded).__name__ == f"ChaCAL{cls.__name__}"
         assert torch.equal(loaded(**inputs)[0], model(**inputs)[0])
+
+
+def test_every_class_is_pickled_by_its_name():
+    assert len(MODELS) == 19
+    for name, made in MODELS.items():
+        assert pickle.loads(pickle.dumps(made)) is made
+        assert made.__name__ == name
 
 
 def test_a_classifier_of_a_language_model_keeps_its_operators(tmp_path):

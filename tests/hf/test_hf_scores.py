@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny import EXACT, draw_tokens, far, tiny
 
-from chacal.hf import operators_of
+from chacal.hf import operators_of, patch
 from chacal.hf.scores import Scores, build_scores
 from chacal.tasks import Code, Language, Scrolls
 from chacal.training.config import RunConfig, TrainConfig
@@ -55,18 +55,34 @@ def test_scores_are_the_models_own():
     assert far(Scores(model, inputs=7)(rows), expected) < EXACT
 
 
-def test_answers_are_greedy_and_padded():
+@pytest.mark.parametrize("text", ["dense", "chacal", "block/3"])
+@pytest.mark.parametrize("options", [{}, {"no_repeat_ngram_size": 1}])
+def test_answers_are_greedy_and_padded(text, options):
     model = tiny("bart")
+    # what a checkpoint's own generation config asks for is not greedy
+    model.generation_config.update(**options)
+    if text != "dense":  # block/3 cannot go on from a cache, and has to answer without one
+        patch(model, text, layers="paper:scrolls")
     rows = torch.cat([draw_tokens(3, 7, 1), draw_tokens(3, 6, 2)], 1)
     told = Scores(model, inputs=7).answer(rows)
     assert told.shape == (3, 6)
     start = torch.full((3, 1), model.config.decoder_start_token_id)
     for _ in range(6):
-        logits = model(input_ids=rows[:, :7], decoder_input_ids=start).logits[:, -1]
+        outputs = model(input_ids=rows[:, :7], decoder_input_ids=start, use_cache=False)
+        logits = outputs.logits[:, -1]
         start = torch.cat([start, logits.argmax(-1, keepdim=True)], 1)
     for guess, expected in zip(told.tolist(), start[:, 1:].tolist(), strict=True):
         end = expected.index(2) + 1 if 2 in expected else 6
         assert guess == expected[:end] + [0] * (6 - end)
+
+
+def test_a_new_encoder_decoder_ends_answers_with_the_tasks_own_token():
+    sizes = {**TINY, "mlp_ratio": 4.0, "positions": 0, "dropout": 0.0}
+    tokens = {"bos_token_id": 5, "pad_token_id": 6, "eos_token_id": 7, "decoder_start_token_id": 7}
+    config = built(
+        architecture="bart", sizes={**sizes, "tokens": tokens}, inputs=6
+    ).model.generation_config
+    assert config.forced_eos_token_id == config.eos_token_id == 7
 
 
 def test_only_the_named_layers_are_patched():
@@ -159,6 +175,7 @@ def test_what_cannot_be_built_is_told_in_one_message(tmp_path):
     (tmp_path / "empty").mkdir()
     for changes, message in (
         ({"pretrained": "./nowhere"}, "which is not there"),
+        ({"pretrained": "nowhere.gguf"}, "which is not there; expected a folder or a GGUF file"),
         ({"pretrained": str(tmp_path / "empty")}, "0 GGUF files and no config.json"),
         ({"pretrained": "chacal-tests/none"}, "cannot be loaded .*a hub name and a network"),
         ({"pretrained": given, "vocab_size": 99}, "expected the model's own tokenizer"),

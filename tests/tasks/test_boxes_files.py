@@ -159,6 +159,17 @@ def test_bad_lines_are_located(tmp_path, line, told):
     assert told in str(caught.value)
 
 
+def test_lines_end_at_line_ends_only(tmp_path):
+    # U+2028 may stand in a JSON string as it is, and is a line end to str.splitlines
+    told = json.dumps(row(*TRAIN[0]) | {"note": "one\u2028two"}, ensure_ascii=False)
+    write(tmp_path)
+    (tmp_path / "train-t5.jsonl").write_text(told + "\n", encoding="utf-8")
+    assert len(BoxesFiles(data=str(tmp_path)).examples("train")) == 1
+    (tmp_path / "train-t5.jsonl").write_bytes(b"\n{\xff}\n")
+    with pytest.raises(ValueError, match=r"train-t5\.jsonl, line 2: not UTF-8 text"):
+        BoxesFiles(data=str(tmp_path)).examples("train")
+
+
 def test_missing_and_empty_files_are_named(tmp_path):
     with pytest.raises(ValueError, match="data='': expected a folder"):
         BoxesFiles()

@@ -211,10 +211,10 @@ def test_jsonl_of_your_own(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"text": "a"}', r"valid.jsonl:1: expected an object with a 'text'"),
+        ('{"text": "a"}', r"valid.jsonl, line 1: expected an object with a 'text'"),
         ('{"text": "a", "label": 1.5}', "'label' that is a string or a whole number"),
-        ("[1]", "expected an object"),
-        ("{", "valid.jsonl:1: not JSON"),
+        ("[1]", "expected a JSON object"),
+        ("{", "valid.jsonl, line 1: not valid JSON"),
         ('{"text": "a", "label": "new"}', "the label 'new' is in no line of"),
         ("", "the file is empty"),
     ],
@@ -225,6 +225,19 @@ def test_jsonl_that_cannot_be_read(tmp_path, line, message):
     task = Labelled(train_file=train, valid_file=str(tmp_path / "valid.jsonl"))
     with pytest.raises(ValueError, match=message):
         task.batch("valid", 0, 0, 1)
+
+
+def test_a_text_without_tokens_cannot_be_asked_about(tmp_path):
+    # its class would be asked at a place of another text's padding
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "?": 1}, unk_token="?"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.save(str(tmp_path / "words.json"))
+    rows = [{"text": "a a", "label": "x"}, {"text": "  ", "label": "x"}]
+    file = write(tmp_path / "rows.jsonl", rows)
+    task = Labelled(train_file=file, valid_file=file, tokenizer=str(tmp_path / "words.json"))
+    with pytest.raises(ValueError, match=r"rows.jsonl, line 2: the tokenizer leaves nothing"):
+        task.batch("valid", 0, 0, 2)
 
 
 def test_a_missing_jsonl_is_told_at_once(tmp_path):

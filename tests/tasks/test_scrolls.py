@@ -1,11 +1,13 @@
 """SCROLLS' layout, written small: what is read, what is learned, how answers are scored."""
 
 import json
+import zipfile
 
 import numpy as np
 import pytest
 
 from chacal.tasks import IGNORE, Scrolls
+from chacal.tasks import scrolls as module
 
 ROWS = [
     {"id": "1", "pid": "1_0", "input": "who?", "output": "the cat"},
@@ -91,6 +93,33 @@ def test_choices_and_summaries(tmp_path):
     assert told["rouge"] == told["score"] == pytest.approx(50)
 
 
+def test_the_geometric_mean_is_of_the_means(tmp_path):
+    pytest.importorskip("rouge_score")
+    told = metrics(task(tmp_path, "gov_report"), "the cat", "home")
+    # a summary of one word has no pair of words, so the mean of geometric means would be 50
+    assert (told["rouge1"], told["rouge2"], told["rougeL"]) == pytest.approx((100, 50, 100))
+    assert told["rouge"] == told["score"] == pytest.approx((100 * 50 * 100) ** (1 / 3))
+
+
+def test_the_hubs_zip_file_is_read_as_a_folder_is(tmp_path, monkeypatch):
+    folder = task(tmp_path)
+    archive = tmp_path / "narrative_qa.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for name in ("train", "validation"):
+            inside = f"narrative_qa/{name}.jsonl"
+            file.write(tmp_path / inside, inside)
+    monkeypatch.setattr(module, "download", lambda repository, name: tmp_path / name)
+    hub = Scrolls(dataset="narrative_qa", input_tokens=8, output_tokens=12)
+    for split in ("train", "valid", "test"):
+        assert hub.questions(split) == folder.questions(split)
+    assert hub.train_rows == 55_003  # known without a download
+    for content in (b"no zip file", b"PK\x05\x06" + bytes(18)):  # the second is an empty archive
+        archive.write_bytes(content)
+        broken = Scrolls(dataset="narrative_qa")
+        with pytest.raises(ValueError, match=r"a zip file with narrative_qa/train\.jsonl in it"):
+            broken.questions("train")
+
+
 def test_another_tokenizer_needs_barts_special_tokens(tmp_path, byte_tokenizer):
     with pytest.raises(ValueError, match="lacks one of <s>, <pad>, </s>"):
         task(tmp_path, tokenizer=byte_tokenizer).batch("valid", 0, 0, 1)
@@ -122,5 +151,8 @@ def test_wrong_fields_are_named(changes, message):
 
 def test_lines_that_are_none_are_named(tmp_path):
     data = write(tmp_path, "contract_nli", validation=[{"id": "1", "input": "x"}])
-    with pytest.raises(ValueError, match=r"validation.jsonl:1: expected an object with id, input"):
+    (tmp_path / "contract_nli" / "train.jsonl").write_text("\n")
+    with pytest.raises(ValueError, match=r"contract_nli/train.jsonl: the file is empty"):
+        Scrolls(data=data).train_rows  # noqa: B018
+    with pytest.raises(ValueError, match=r"validation.jsonl, line 1: expected an object with id"):
         Scrolls(data=data).batch("valid", 0, 0, 1)

@@ -1,0 +1,69 @@
+"""What an optional package does not give is told in one message that says what to install."""
+
+import sys
+
+import pytest
+
+from chacal.tasks import answers, hub, language, vocabularies
+
+DATA = r"pip install 'chacal\[data\]'"
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """Packages as if they were not installed: None in their place makes an import fail."""
+
+    def forget(*names):
+        for name in names:
+            monkeypatch.setitem(sys.modules, name, None)
+
+    for cached in (answers._scorer, vocabularies.load_tokenizer):
+        cached.cache_clear()
+    yield forget
+    for cached in (answers._scorer, vocabularies.load_tokenizer):
+        cached.cache_clear()
+
+
+def test_rouge(without):
+    without("rouge_score", "rouge_score.rouge_scorer")
+    with pytest.raises(ValueError, match=rf"'rouge_score', which is missing: {DATA}"):
+        answers.rouge("a", ["a"])
+    assert answers.f1("a cat", ["cat"]) == 100  # the others need nothing
+
+
+def test_text_of_the_hub(without, tmp_path, monkeypatch):
+    monkeypatch.setenv("CHACAL_CACHE", str(tmp_path))
+    without("datasets")
+    with pytest.raises(ValueError, match=rf"'datasets', which is missing: {DATA}.*--train-file"):
+        hub.local_text("hub:some/data:train")
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_files_of_the_hub(without):
+    without("huggingface_hub")
+    with pytest.raises(ValueError, match=rf"huggingface_hub, which is missing: {DATA}.*--data"):
+        hub.download("some/data", "file.zip")
+
+
+def test_tokenizers(without):
+    without("tokenizers")
+    message = r"'tokenizers' \(pip install tokenizers\); without it, leave `tokenizer` out"
+    with pytest.raises(ValueError, match=rf"tokenizer='some/model': .*{message}"):
+        vocabularies.load_tokenizer("some/model")
+    with pytest.raises(ValueError, match=rf"tokenizer='bpe:300': .*{message}"):
+        language.make_tokenizer(b"text", 300)
+
+
+def test_gguf(without, tmp_path):
+    pytest.importorskip("tokenizers")
+    without("gguf")
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    for source in (tmp_path, tmp_path / "model.gguf"):
+        with pytest.raises(ValueError, match=r"needs transformers and gguf \(pip install"):
+            vocabularies.load_tokenizer(str(source))
+
+
+def test_files_of_the_hub_without_a_network():
+    pytest.importorskip("huggingface_hub")  # which conftest.py keeps off the network
+    with pytest.raises(ValueError, match=r"none/none/file.zip could not be had .*--data"):
+        hub.download("none/none", "file.zip")
