@@ -109,7 +109,8 @@ def _run_table(
     save()
     done = len(todo) - len(pending) + len(costs) - len(curves)
     total = len(todo) + len(costs)
-    with Progress(table.name, total, done, out / "runs", pending, quiet=quiet) as show:
+    ahead = [cost.id for cost in curves]
+    with Progress(table.name, total, done, out / "runs", pending, ahead, quiet=quiet) as show:
         try:
             for job, why in _perform_all(pending, out / "runs", jobs, show):
                 show.ended(job.id, why)
@@ -207,6 +208,8 @@ def _perform_beside(
                     why = _why(process.returncode, runs / job.id, errors)
                 yield job, why
     finally:
+        if running:
+            show.note("stopping: the cells that run finish a step and save")
         for process in running:
             process.terminate()
         for process, (_, errors) in running.items():
