@@ -68,7 +68,7 @@ def reproduce(
     first = int(os.environ.get("RANK", "0")) == 0
     content = run_table(
         table, to, scale=scale, seeds=range(count), jobs=jobs, rounds=SCALES[scale].rounds,
-        only=only, quiet=not first,
+        only=only, flags=given.flags(), quiet=not first,
     )  # fmt: skip
     if first:
         print_table(content, to)

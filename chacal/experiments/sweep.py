@@ -56,6 +56,7 @@ def run_table(
     jobs: int = 1,
     rounds: int = 5,
     only: str = "",
+    flags: Sequence[str] = (),
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Run what is left of a table, and return it as its file has it.
@@ -69,6 +70,7 @@ def run_table(
         rounds: timed passes over the test set, where times are asked.
         only: rows to run, by a part of their name; the others stay as they are, and nothing is
             timed.
+        flags: of the command that makes the table again, where its data are the user's own.
         quiet: show no progress.
     """
     rows = dict.fromkeys([cell.row for cell in table.cells] + [cost.row for cost in table.costs])
@@ -79,7 +81,7 @@ def run_table(
     if jobs > 1 and "WORLD_SIZE" in os.environ:
         raise ValueError(f"jobs is {jobs} under torchrun; expected 1, whose processes share it")
     with start("auto", fsdp=False):  # one process group for all runs
-        return _run_table(table, out, scale, seeds, jobs, rounds, only, quiet)
+        return _run_table(table, out, scale, seeds, jobs, rounds, only, flags, quiet)
 
 
 def _run_table(
@@ -90,6 +92,7 @@ def _run_table(
     jobs: int,
     rounds: int,
     only: str,
+    flags: Sequence[str],
     quiet: bool,
 ) -> dict[str, Any]:
     costs = [cost for cost in table.costs if only in cost.row]
@@ -104,7 +107,7 @@ def _run_table(
     curves = [cost for cost in costs if not (out / "costs" / f"{cost.id}.json").exists()]
 
     def save() -> dict[str, Any]:
-        return save_snapshot(table, out, scale=scale, seeds=seeds)
+        return save_snapshot(table, out, scale=scale, seeds=seeds, only=only, flags=flags)
 
     save()
     done = len(todo) - len(pending) + len(costs) - len(curves)
