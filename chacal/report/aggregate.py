@@ -82,6 +82,13 @@ def breakdown(figures: Mapping[str, Figure], label: str) -> dict[int, Figure]:
     return dict(sorted(found.items()))
 
 
+def group_sizes(cell: Mapping[str, Any], label: str) -> dict[int, int]:
+    """Number of borders -> how many test stories have it; empty where it was not counted."""
+    prefix = label + "="
+    sizes = cell.get("counts", {}).items()
+    return {int(k[len(prefix) :]): n for k, n in sizes if k.startswith(prefix)}
+
+
 def count_seeds(cell: Mapping[str, Any]) -> str:
     """Of how many seeds a cell's figures are: "3", or "1 of 3" where others are missing."""
     wanted = len(cell["runs"])

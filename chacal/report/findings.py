@@ -68,7 +68,7 @@ def _heads(content: Mapping[str, Any]) -> list[str]:
     but = f"; not in {'; '.join(wrong)}" if wrong else ""
     return [
         f"The paper's rule (at least {100 * PASSES:g} % right where h ≥ p, less where h < p) holds "
-        f"in {right} of {right + len(wrong)} cells{but}."
+        f"in {right} of the {right + len(wrong)} cells that were run{but}."
     ]
 
 

@@ -14,6 +14,7 @@ from chacal.report.aggregate import (
     cell_figures,
     count_seeds,
     differs,
+    group_sizes,
     state,
     tail,
 )
@@ -140,7 +141,16 @@ def border_lines(table: Mapping[str, Any] | None) -> Lines | None:
         )
         for (row, column), (cell, found) in groups.items()
     ]  # fmt: skip
-    return Lines([str(place) for place in places], lines)
+    sizes = {
+        column: group_sizes(cell, "exact_match/borders")
+        for (_, column), (cell, _) in reversed(groups.items())
+    }
+    stories = [
+        Line("test stories", column, [f"{counts.get(p, 0):,}" for p in places], None)
+        for column, counts in reversed(sizes.items())
+        if counts
+    ]
+    return Lines([str(place) for place in places], [*stories, *lines])
 
 
 def figure_text(metric: str, figure: Figure) -> str:

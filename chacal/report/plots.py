@@ -12,7 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from chacal.report.aggregate import breakdown, cell_figures, frontier_rows, layers_of
+from chacal.report.aggregate import (
+    breakdown,
+    cell_figures,
+    frontier_rows,
+    group_sizes,
+    layers_of,
+)
 from chacal.report.curves import has_matplotlib
 from chacal.report.pictures import COLOURS
 
@@ -30,7 +36,13 @@ STYLE: dict[Any, Any] = {
     "axes.grid": True, "grid.color": FAINT, "axes.axisbelow": True, "svg.fonttype": "path",
 }  # fmt: skip
 
-LEFT_OUT = " (without BigBird, local attention and every other block size)"
+FEW = 20
+"""Test stories below which a group has no point: its share would be chance."""
+
+LEFT_OUT = (
+    f" (without BigBird, local attention, every other block size, and groups of fewer than {FEW} "
+    "stories)"
+)
 
 Table = Mapping[str, Any]
 Plot = tuple[str, str]
@@ -252,7 +264,12 @@ def _figures(table: Table, *metrics: str) -> dict[str, tuple[float, ...]]:
 def _lines(table: Table, label: str, across: str, text: str) -> Plot | None:
     chosen = {}
     for cell in table["cells"]:
-        groups = breakdown(cell_figures(cell), label)
+        sizes = group_sizes(cell, label)
+        groups = {
+            place: figure
+            for place, figure in breakdown(cell_figures(cell), label).items()
+            if sizes.get(place, FEW) >= FEW
+        }
         # seven lines can be told apart: of the block sizes, every other
         if groups and not re.search(r"n//[357]|BigBird|Local", cell["row"]):
             chosen[cell["row"]] = groups

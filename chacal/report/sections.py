@@ -124,7 +124,7 @@ def layers(content: Mapping[str, Any] | None) -> list[str]:
 
 
 def _short(operators: list[str]) -> str:
-    if len(operators) > 2 and len(set(operators)) == 1:
+    if len(operators) > 1 and len(set(operators)) == 1:
         return f"{len(operators)} x {operators[0]}"
     return " + ".join(operators)
 

@@ -39,7 +39,9 @@ def test_the_rule_of_heads_and_its_exceptions():
         cell("h=4, p=8"),
     ]
     (text,) = findings_of("tab:heads-props", table(*cells))
-    assert text.endswith("holds in 2 of 4 cells; not in h=2, p=8 (99.50 %); h=4, p=4 (97.00 %).")
+    assert text.endswith(
+        "in 2 of the 4 cells that were run; not in h=2, p=8 (99.50 %); h=4, p=4 (97.00 %)."
+    )
     assert findings_of("tab:heads-props", table(cells[-1])) == []
 
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from chacal.report.pictures import COLOURS
-from chacal.report.plots import bars
+from chacal.report.plots import bars, by_borders
 from chacal.report.write import write_report
 
 
@@ -15,6 +15,7 @@ def cell(row, paper, *runs, causal=True, seconds=None, column=""):
         "row": row, "column": column, "operators": ["dense", "block/3"], "causal": causal,
         "task": "boxes", "model": "2 layers", "training": "20 steps", "floor": None,
         "paper": paper, "seconds": seconds, "runs": dict(enumerate(runs)),
+        "counts": {f"exact_match/borders={i:02d}": 1000 - 249 * i for i in range(5)},
     }  # fmt: skip
 
 
@@ -92,6 +93,7 @@ def test_markdown_has_figures_marks_and_reasons(results):
 def test_every_row_is_shown_by_borders(results):
     page, text = results("cpu")
     assert "| row | 0 | 1 | 2 | 3 | 4 | seeds | causal |" in text
+    assert "| test stories | 1,000 | 751 | 502 | 253 | 4 |  |  |" in text
     for row in ("ChaCAL, L=2", "Block-ChaCAL n//3, L=2"):
         assert f"| {row} | 100.0 | 80.0 | 60.0 | 40.0 | 20.0 | 2 | yes |" in text
     assert "<th>4</th>" in page
@@ -124,6 +126,17 @@ def test_a_table_of_curves_has_no_seeds_and_is_no_table_that_was_not_run(tmp_pat
     assert "| 8 | no U: 3.00 and 1.05 times as long at the ends | yes |" in text
     assert "- seeds:" not in text
     assert "<code>chacal reproduce tab:boxes</code></p>" in page
+
+
+def test_a_group_of_few_stories_is_told_and_not_drawn():
+    def points(stories):
+        groups = {f"exact_match/borders={i:02d}": 1.0 for i in range(4)}
+        which = {**cell("ChaCAL, L=2", {}, done(1.0, **groups)), "counts": {
+            f"exact_match/borders={i:02d}": 20 for i in range(3)} | {
+            "exact_match/borders=03": stories}}  # fmt: skip
+        return by_borders({"cells": [which]})[1].count("<use")
+
+    assert points(19) < points(20)
 
 
 def test_a_regime_that_was_not_run_has_no_bar():
