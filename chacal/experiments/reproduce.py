@@ -57,7 +57,7 @@ def reproduce(
         seeds: how many; as many as the scale has unless given.
         jobs: cells at once.
         out: folder of the scale's results; results/SCALE unless given.
-        only: rows to run, by a part of their name; the others stay as they are.
+        only: rows to run, by a part of "row, column"; the others stay as they are.
         given: data and models of the user's own, for the tables on text.
     """
     if name not in TABLES:

@@ -10,14 +10,19 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from chacal.experiments.cells import Cell, Table, run_id
-from chacal.experiments.job import failure_file
+import numpy as np
+
+from chacal.experiments.cells import Cell, Table, label, run_id
+from chacal.experiments.job import TEST_SEED, failure_file
 from chacal.notation import parse_operator
 from chacal.report.paper import TABLES
+from chacal.tasks import Boxes, CountedBoxes
 from chacal.training.runs import write_atomic
 
 
@@ -80,7 +85,7 @@ def save_snapshot(
         table: what it has.
         out: the folder of its scale.
         scale: the scale's name.
-        seeds: that were asked for, of rows with `only` in their name.
+        seeds: that were asked for, of rows with `only` in "row, column".
         only: "" for all rows.
         flags: of the command, where its data are the user's own.
     """
@@ -128,7 +133,7 @@ def _all_runs(
     there = seeds_there(out)
     found = {}
     for cell in table.cells:
-        asked = set(seeds) if only in cell.row else set()
+        asked = set(seeds) if only in label(cell.row, cell.column) else set()
         runs = {}
         for seed in sorted({*seeds, *there}):
             run = _run(cell, seed, out)
@@ -146,12 +151,12 @@ def seeds_there(out: Path) -> set[int]:
 
 
 def _counts(cells: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Row -> how many seeds it wants; 0 for a row of which nothing was run."""
-    counts: dict[str, int] = {}
+    """Row and column -> how many seeds it wants; 0 where nothing was run."""
+    counts = {}
     for cell in cells:
         begun = any(run["state"] != "not run" for run in cell["runs"].values())
         count = max(map(int, cell["runs"])) + 1 if begun else 0
-        counts[cell["row"]] = max(counts.get(cell["row"], 0), count)
+        counts[label(cell["row"], cell["column"])] = count
     return counts
 
 
@@ -211,7 +216,26 @@ def _cell(
         "paper": dict(cell.paper),
         "seconds": seconds_of(cell, times),
         "runs": dict(runs),
+        "counts": _group_sizes(cell) if any(r["state"] == "done" for r in runs.values()) else {},
     }
+
+
+def _group_sizes(cell: Cell) -> dict[str, int]:
+    """Of how many test stories each figure of a breakdown is: a share of three says little."""
+    task, test = cell.run.task, cell.evaluation
+    if not test.divisor or not isinstance(task, Boxes):
+        return {}
+    return _count_stories(CountedBoxes.of(task, test.divisor), test.examples, test.batch_size)
+
+
+@cache
+def _count_stories(task: CountedBoxes, examples: int, size: int) -> dict[str, int]:
+    sizes: Counter[str] = Counter()
+    for i in range(-(-examples // size)):
+        batch = task.batch("test", TEST_SEED, i, min(size, examples - i * size))
+        counted = task.count(batch.targets, np.zeros(batch.targets.shape), batch)
+        sizes.update({name: int(n) for name, (_, n) in counted.items() if "/" in name})
+    return dict(sorted(sizes.items()))
 
 
 def _run(cell: Cell, seed: int, out: Path) -> dict[str, Any]:

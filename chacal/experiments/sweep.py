@@ -27,7 +27,7 @@ from typing import IO, Any
 
 from chacal.bench.cost import against_block_size, against_length
 from chacal.bench.timing import machine
-from chacal.experiments.cells import Cell, Cost, Evaluation, Table, run_id
+from chacal.experiments.cells import Cell, Cost, Evaluation, Table, label, run_id
 from chacal.experiments.clock import time_cells
 from chacal.experiments.job import (
     Job,
@@ -68,12 +68,13 @@ def run_table(
         seeds: of every cell.
         jobs: how many at once; with 1, in this process.
         rounds: timed passes over the test set, where times are asked.
-        only: rows to run, by a part of their name; the others stay as they are, and nothing is
+        only: rows to run, by a part of "row, column"; the others stay as they are, and nothing is
             timed.
         flags: of the command that makes the table again, where its data are the user's own.
         quiet: show no progress.
     """
-    rows = dict.fromkeys([cell.row for cell in table.cells] + [cost.row for cost in table.costs])
+    rows = [label(cell.row, cell.column) for cell in table.cells]
+    rows += [label(cost.row, cost.column) for cost in table.costs]
     if not any(only in row for row in rows):
         raise ValueError(f"only is {only!r}; expected a part of one of the rows: {'; '.join(rows)}")
     if jobs < 1:
@@ -95,8 +96,8 @@ def _run_table(
     flags: Sequence[str],
     quiet: bool,
 ) -> dict[str, Any]:
-    costs = [cost for cost in table.costs if only in cost.row]
-    todo = plan([cell for cell in table.cells if only in cell.row], seeds)
+    costs = [cost for cost in table.costs if only in label(cost.row, cost.column)]
+    todo = plan([cell for cell in table.cells if only in label(cell.row, cell.column)], seeds)
     if int(os.environ.get("RANK", "0")):  # torchrun's others train along, in the same order
         for job in todo:
             _perform_here(job, out / "runs" / job.id)

@@ -15,7 +15,7 @@ from chacal.experiments.snapshot import (
     timing_file,
     write_json,
 )
-from chacal.tasks import Chains
+from chacal.tasks import Boxes, Chains
 from chacal.training.config import ModelConfig, RunConfig, TrainConfig
 
 
@@ -135,6 +135,40 @@ def test_times_that_cannot_be_taken_again_are_kept(out):
 def test_one_call_for_each_number_of_seeds(counts, expected):
     calls = [f"chacal reproduce tab:boxes {call}" for call in expected]
     assert command(TABLE, "cpu", counts) == " && ".join(calls)
+
+
+def test_seeds_that_another_table_made_are_those_of_one_column(out):
+    # the same run in a second column has more seeds, from a table that shares it
+    both = Table(
+        name="tab:boxes", metrics=("accuracy",),
+        cells=tuple(
+            Cell(row="chacal", column=column, run=which.run, evaluation=which.evaluation)
+            for column, which in (("noise", EXACT), ("boxes, L=2", WINDOW))
+        ),
+    )  # fmt: skip
+    put(out, EXACT, 0)
+    for seed in range(3):
+        put(out, WINDOW, seed)
+    content = save_snapshot(both, out, scale="cpu", seeds=range(1))
+    assert content["command"] == (
+        "chacal reproduce tab:boxes --scale cpu --seeds 1 && "
+        "chacal reproduce tab:boxes --scale cpu --only boxes"
+    )
+
+
+def test_every_story_of_the_test_set_is_in_a_group(out):
+    task = Boxes(boxes=2, objects=10, updates=2)
+    model = ModelConfig(operators=("dense",), width=8, heads=2)
+    run = RunConfig(task=task, model=model, train=TrainConfig(steps=4))
+    test = Evaluation(examples=50, batch_size=8, divisor=4)
+    stories = Cell(row="stories", run=run, evaluation=test)
+    put(out, stories, 0)
+    table = Table(name="tab:boxes", metrics=("accuracy",), cells=(stories, DENSE))
+    told, chains = save_snapshot(table, out, scale="smoke", seeds=range(1))["cells"]
+    assert chains["counts"] == {}
+    counts = told["counts"]
+    for label in ("borders", "crossings", "updates"):
+        assert sum(n for k, n in counts.items() if k.startswith(f"exact_match/{label}=")) == 50
 
 
 def test_data_of_the_users_own_are_part_of_the_command():
