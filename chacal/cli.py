@@ -218,7 +218,7 @@ def demo(out: Path, seed: int) -> None:
               "sizes.")  # fmt: skip
 @click.option("--seeds", type=int, help="Seeds 0 to N-1 of every cell [the scale's].")
 @click.option("--jobs", default=1, show_default=True, help="Cells at once, one thread each.")
-@click.option("--only", default="", help="Only rows whose name has this in it; times of the "
+@click.option("--only", default="", help="Only rows with this in \"row, column\"; times of the "
               "evaluations wait for the whole table.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="Folder [results/SCALE].")
 @click.option("--train-file", help="Tables on text: text, or JSONL of text and label, to train on.")

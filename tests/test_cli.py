@@ -3,8 +3,12 @@
 import contextlib
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from typing import NamedTuple
 
 import pytest
@@ -339,3 +343,18 @@ def test_a_failed_cell_ends_in_exit_code_1(tmp_path):
     assert done.returncode == 1
     assert "1 failed" in done.stderr
     assert "config.json" in done.stdout
+
+
+def test_a_stopped_demo_advises_what_it_has(tmp_path):
+    begun = tmp_path / "demo" / "dense" / "metrics.jsonl"
+
+    def stop():
+        while not begun.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=stop, daemon=True).start()
+    done = chacal("demo", "--out", tmp_path / "demo")
+    assert done.returncode == 130
+    assert "the same command starts it again" in done.stderr
+    assert "--resume" not in done.stderr

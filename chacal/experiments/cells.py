@@ -129,6 +129,11 @@ class Table:
     note: str = ""
 
 
+def label(row: str, column: str) -> str:
+    """A cell's name as people give it, in whole or in part (`--only`)."""
+    return f"{row}, {column}" if column else row
+
+
 def run_id(config: RunConfig) -> str:
     """A folder name of a run: readable, and different for any other configuration."""
     operators = "+".join(config.model.operators).replace("/", "_")

@@ -11,7 +11,14 @@ from torch import Tensor
 from chacal.bench.timing import interleave, machine
 from chacal.experiments.cells import Cell, Table, run_id
 from chacal.experiments.job import TEST_SEED
-from chacal.experiments.snapshot import cell_id, read_json, timing_file, write_json
+from chacal.experiments.snapshot import (
+    cell_id,
+    read_json,
+    seconds_of,
+    timed_as,
+    timing_file,
+    write_json,
+)
 from chacal.nn import Transformer
 from chacal.training.evaluate import compute_scores, load_run
 
@@ -22,7 +29,9 @@ def time_cells(table: Table, out: Path, *, seed: int, rounds: int) -> None:
     """Time the evaluation of every cell that was trained; the figures go to the table's file.
 
     Making the examples and comparing answers is no part of it: what is timed is the model on the
-    batches of the test set, the same for all. Nothing is timed again unless a cell is new.
+    batches of the test set, the same for all. Nothing is timed again unless a cell is new; and
+    then only if all are there, since times of two sessions cannot be compared (a clone has times
+    and no weights).
     """
     folders = {cell_id(cell): out / "runs" / run_id(cell.with_seed(seed)) for cell in table.cells}
     ready = {
@@ -31,7 +40,9 @@ def time_cells(table: Table, out: Path, *, seed: int, rounds: int) -> None:
         if (folders[cell_id(cell)] / "best.safetensors").exists()
     }
     file = timing_file(table.name, out)
-    if not ready or (file.exists() and set(ready) <= set(read_json(file)["seconds"])):
+    times = read_json(file) if file.exists() else None
+    known = {cell_id(c) for c in table.cells if seconds_of(c, times) is not None}
+    if set(ready) <= known or not known <= set(ready):
         return
     torch.set_num_threads(THREADS)
     calls = {name: _pass(cell, folders[name]) for name, cell in ready.items()}
@@ -41,6 +52,8 @@ def time_cells(table: Table, out: Path, *, seed: int, rounds: int) -> None:
         file,
         {
             "seconds": {name: timing.median for name, timing in timings.items()},
+            "of": {name: timed_as(cell, seed) for name, cell in ready.items()},
+            "seed": seed,
             "rounds": {name: list(timing.seconds) for name, timing in timings.items()},
             "examples": some.evaluation.examples,
             "batch_size": some.evaluation.batch_size,

@@ -19,7 +19,7 @@ from chacal.tasks import Chains
 from chacal.training.config import RunConfig, defaults
 from chacal.training.display import clock
 from chacal.training.loop import train
-from chacal.training.runs import RunFolder
+from chacal.training.runs import Interrupted, RunFolder
 
 OPERATORS = {
     "dense": "ordinary attention",
@@ -53,10 +53,13 @@ def run_demo(out: Path, seed: int = 0) -> dict[str, dict[str, Any]]:
     begun = time.monotonic()
     results = {}
     for operator, meaning in OPERATORS.items():
-        results[operator] = train(
-            demo_config(operator, seed), out / operator, force=_is_demo(out / operator, operator),
-            label=f"{meaning:<24}",
-        )  # fmt: skip
+        try:
+            results[operator] = train(
+                demo_config(operator, seed), out / operator,
+                force=_is_demo(out / operator, operator), label=f"{meaning:<24}",
+            )  # fmt: skip
+        except Interrupted:  # a run can be resumed; four that take a minute are made again
+            raise Interrupted("the demo is stopped; the same command starts it again") from None
     screen.print(demo_table(results))
     screen.print(f"\nAll of it in {clock(time.monotonic() - begun)}.", end=" ")
     picture = _draw(results, out / "demo.png")

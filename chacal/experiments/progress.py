@@ -30,6 +30,7 @@ class Progress:
         done: int,
         runs: Path,
         pending: Sequence[Job],
+        curves: Sequence[str] = (),
         *,
         quiet: bool = False,
     ) -> None:
@@ -39,6 +40,7 @@ class Progress:
         self._steps = {job.id: max(1, job.run.train.steps) for job in pending}
         self._work = {job.id: self._steps[job.id] * len(job.run.model.operators) for job in pending}
         self._finished = 0.0
+        self._curves, self._measured = list(curves), list[float]()
         self._running: dict[str, tuple[str, float]] = {}
         # what an earlier sweep did of a run says nothing of our pace
         self._before = {job.id: self._share(job.id) for job in pending}
@@ -75,7 +77,12 @@ class Progress:
         """A cell is done, or failed for a reason."""
         with self._lock:
             label, begun = self._running.pop(name)
-            self._finished += self._work.pop(name, 0) * (1 - self._before.get(name, 0))
+            # a run that failed did only its share of the work, and leaves none
+            share = self._share(name) if why else 1.0
+            self._finished += self._work.pop(name, 0) * max(0, share - self._before.get(name, 0))
+            if name in self._curves:
+                self._curves.remove(name)
+                self._measured.append(time.monotonic() - begun)
             if why:
                 self.failed += 1
             else:
@@ -94,17 +101,25 @@ class Progress:
             print(f"{self.name}  {text}", file=sys.stderr, flush=True)
 
     def left(self) -> float | None:
-        """Seconds until the end at the pace so far; None before anything is known."""
+        """Seconds until the end at the pace so far; None before anything is known.
+
+        Runs are judged by their steps; a curve takes as long as those before it did.
+        """
         with self._lock:
             shares = {
                 n: self._share(n) if n in self._running else b for n, b in self._before.items()
             }
             work = dict(self._work)
             finished = self._finished
+            curves, measured = len(self._curves), list(self._measured)
         finished += sum(work[n] * (shares[n] - self._before[n]) for n in work)
         ahead = sum(work[n] * (1 - shares[n]) for n in work)
-        elapsed = time.monotonic() - self._begun
-        return elapsed * ahead / finished if finished else None
+        elapsed = time.monotonic() - self._begun - sum(measured)
+        unknown = (ahead and not finished) or (curves and not measured)
+        if unknown or not (ahead or curves):
+            return None
+        on_runs = elapsed * ahead / finished if ahead else 0.0
+        return on_runs + (curves * sum(measured) / len(measured) if curves else 0.0)
 
     def _count(self) -> str:
         left = self.left()

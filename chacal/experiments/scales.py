@@ -33,6 +33,16 @@ class Given:
     pretrained: str | None = None
     data: str | None = None
 
+    def flags(self) -> list[str]:
+        """What was given, as on the command line."""
+        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return [
+            word
+            for name, value in given.items()
+            if value is not None
+            for word in (f"--{name.replace('_', '-')}", value)
+        ]
+
     def refuse_but(self, table: str, *used: str) -> None:
         """Raise if something is given that a table has no use for."""
         for field in dataclasses.fields(self):

@@ -27,7 +27,7 @@ from typing import IO, Any
 
 from chacal.bench.cost import against_block_size, against_length
 from chacal.bench.timing import machine
-from chacal.experiments.cells import Cell, Cost, Evaluation, Table, run_id
+from chacal.experiments.cells import Cell, Cost, Evaluation, Table, label, run_id
 from chacal.experiments.clock import time_cells
 from chacal.experiments.job import (
     Job,
@@ -56,6 +56,7 @@ def run_table(
     jobs: int = 1,
     rounds: int = 5,
     only: str = "",
+    flags: Sequence[str] = (),
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Run what is left of a table, and return it as its file has it.
@@ -67,11 +68,13 @@ def run_table(
         seeds: of every cell.
         jobs: how many at once; with 1, in this process.
         rounds: timed passes over the test set, where times are asked.
-        only: rows to run, by a part of their name; the others stay as they are, and nothing is
+        only: rows to run, by a part of "row, column"; the others stay as they are, and nothing is
             timed.
+        flags: of the command that makes the table again, where its data are the user's own.
         quiet: show no progress.
     """
-    rows = dict.fromkeys([cell.row for cell in table.cells] + [cost.row for cost in table.costs])
+    rows = [label(cell.row, cell.column) for cell in table.cells]
+    rows += [label(cost.row, cost.column) for cost in table.costs]
     if not any(only in row for row in rows):
         raise ValueError(f"only is {only!r}; expected a part of one of the rows: {'; '.join(rows)}")
     if jobs < 1:
@@ -79,7 +82,7 @@ def run_table(
     if jobs > 1 and "WORLD_SIZE" in os.environ:
         raise ValueError(f"jobs is {jobs} under torchrun; expected 1, whose processes share it")
     with start("auto", fsdp=False):  # one process group for all runs
-        return _run_table(table, out, scale, seeds, jobs, rounds, only, quiet)
+        return _run_table(table, out, scale, seeds, jobs, rounds, only, flags, quiet)
 
 
 def _run_table(
@@ -90,10 +93,11 @@ def _run_table(
     jobs: int,
     rounds: int,
     only: str,
+    flags: Sequence[str],
     quiet: bool,
 ) -> dict[str, Any]:
-    costs = [cost for cost in table.costs if only in cost.row]
-    todo = plan([cell for cell in table.cells if only in cell.row], seeds)
+    costs = [cost for cost in table.costs if only in label(cost.row, cost.column)]
+    todo = plan([cell for cell in table.cells if only in label(cell.row, cell.column)], seeds)
     if int(os.environ.get("RANK", "0")):  # torchrun's others train along, in the same order
         for job in todo:
             _perform_here(job, out / "runs" / job.id)
@@ -104,12 +108,13 @@ def _run_table(
     curves = [cost for cost in costs if not (out / "costs" / f"{cost.id}.json").exists()]
 
     def save() -> dict[str, Any]:
-        return save_snapshot(table, out, scale=scale, seeds=seeds)
+        return save_snapshot(table, out, scale=scale, seeds=seeds, only=only, flags=flags)
 
     save()
     done = len(todo) - len(pending) + len(costs) - len(curves)
     total = len(todo) + len(costs)
-    with Progress(table.name, total, done, out / "runs", pending, quiet=quiet) as show:
+    ahead = [cost.id for cost in curves]
+    with Progress(table.name, total, done, out / "runs", pending, ahead, quiet=quiet) as show:
         try:
             for job, why in _perform_all(pending, out / "runs", jobs, show):
                 show.ended(job.id, why)
@@ -207,6 +212,8 @@ def _perform_beside(
                     why = _why(process.returncode, runs / job.id, errors)
                 yield job, why
     finally:
+        if running:
+            show.note("stopping: the cells that run finish a step and save")
         for process in running:
             process.terminate()
         for process, (_, errors) in running.items():

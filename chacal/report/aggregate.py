@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -81,6 +82,39 @@ def breakdown(figures: Mapping[str, Figure], label: str) -> dict[int, Figure]:
     return dict(sorted(found.items()))
 
 
+def group_sizes(cell: Mapping[str, Any], label: str) -> dict[int, int]:
+    """Number of borders -> how many test stories have it; empty where it was not counted."""
+    prefix = label + "="
+    sizes = cell.get("counts", {}).items()
+    return {int(k[len(prefix) :]): n for k, n in sizes if k.startswith(prefix)}
+
+
+def count_seeds(cell: Mapping[str, Any]) -> str:
+    """Of how many seeds a cell's figures are: "3", or "1 of 3" where others are missing."""
+    wanted = len(cell["runs"])
+    done = sum(run["state"] == "done" for run in cell["runs"].values())
+    return f"{done}" if done == wanted else f"{done} of {wanted}" if done else "–"
+
+
+def frontier_rows(points: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Rows (share right, seconds) that no other beats in one without losing in the other.
+
+    They come from the fastest to the best.
+    """
+    best, rows = -1.0, []
+    for row, (right, _) in sorted(points.items(), key=lambda p: (p[1][1], -p[1][0])):
+        if right > best:
+            best = right
+            rows.append(row)
+    return rows
+
+
+def layers_of(row: str) -> int | None:
+    """2 for "ChaCAL, L=2"; None where a row does not say."""
+    found = re.search(r"\bL=(\d+)", row)
+    return int(found[1]) if found else None
+
+
 def state(cell: Mapping[str, Any]) -> str:
     """ "" for a cell that is whole; else what is missing of it, and why."""
     runs = cell["runs"]
@@ -99,14 +133,21 @@ def differs(metric: str, ours: float, paper: float) -> bool:
     return metric in SHARES and abs(100 * ours - paper) > NEAR
 
 
-def explain(table: str, row: str) -> str:
+def explain(table: str, row: str, below: bool) -> str:
     """Why a row may differ from the paper's: the sentence of the longest name that it begins with.
 
     A table without a sentence of its own says so.
+
+    Args:
+        table: its label.
+        row: the row's name.
+        below: whether ours is the lower figure, which some sentences explain, and they alone.
     """
-    why = TABLES[table].why
-    names = [name for name in why if row.startswith(name)]
-    return why[max(names, key=len)] if names else "No reason is known yet."
+    for why in ([TABLES[table].why_below] if below else []) + [TABLES[table].why]:
+        names = [name for name in why if row.startswith(name)]
+        if names:
+            return why[max(names, key=len)]
+    return "No reason is known yet."
 
 
 def exponent(x: Sequence[float], y: Sequence[float]) -> float | None:
@@ -129,10 +170,11 @@ def tail(points: Sequence[Mapping[str, Any]], y: str, x: str = "n") -> float | N
     return exponent([p[x] for p in kept], [p[y] for p in kept])
 
 
-def best_block(points: Sequence[Mapping[str, Any]]) -> tuple[int, bool]:
-    """The fastest block size, and whether it is inside the sweep: a U, and not a slope."""
-    fastest = min(range(len(points)), key=lambda i: points[i]["seconds"])
-    return points[fastest]["block_size"], 0 < fastest < len(points) - 1
+def best_block(points: Sequence[Mapping[str, Any]]) -> tuple[int, tuple[float, float]]:
+    """The fastest block size, and how many times as long the smallest and the largest take."""
+    fastest = min(points, key=lambda p: p["seconds"])
+    first, last = (points[i]["seconds"] / fastest["seconds"] for i in (0, -1))
+    return fastest["block_size"], (first, last)
 
 
 def read_results(folder: Path) -> tuple[list[Results], list[str]]:

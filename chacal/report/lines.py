@@ -10,8 +10,11 @@ from chacal.report.aggregate import (
     SHARES,
     Figure,
     best_block,
+    breakdown,
     cell_figures,
+    count_seeds,
     differs,
+    group_sizes,
     state,
     tail,
 )
@@ -36,6 +39,10 @@ NAMES = {
 """Column titles."""
 
 
+SLOWER = 1.1
+"""How many times as long both ends of a curve must take, for a U and not for chance."""
+
+
 @dataclass(frozen=True)
 class Line:
     """One line: its name, a text for each column, and what there is to say of it.
@@ -45,7 +52,9 @@ class Line:
         column: what of it, in a table that has both.
         texts: one for each of the table's columns.
         causal: whether no later token is seen; None where it is not known.
+        seeds: of how many its figures are; "" where there are no seeds.
         marked: which columns differ from the paper's.
+        below: whether ours is the lower figure in all of them.
         state: "" where the line is whole, else "not run" or why it failed.
     """
 
@@ -53,7 +62,9 @@ class Line:
     column: str
     texts: list[str]
     causal: bool | None
+    seeds: str = ""
     marked: set[int] = field(default_factory=set)
+    below: bool = False
     state: str = ""
 
 
@@ -68,6 +79,11 @@ class Lines:
     def has_column(self) -> bool:
         """Whether rows are told apart by a second name."""
         return any(line.column for line in self.lines)
+
+    @property
+    def has_seeds(self) -> bool:
+        """Whether the lines say of how many seeds they are."""
+        return any(line.seeds for line in self.lines)
 
 
 def lines_of(name: str, table: Mapping[str, Any] | None) -> Lines:
@@ -87,6 +103,7 @@ def lines_of(name: str, table: Mapping[str, Any] | None) -> Lines:
         figures = cell_figures(cell)
         texts: list[str] = []
         marked: set[int] = set()
+        below = True
         for metric in table["metrics"]:
             ours, paper = figures.get(metric), cell["paper"].get(metric)
             missing = "–" if figures else "failed" if "failed" in state(cell) else "not run"
@@ -94,11 +111,46 @@ def lines_of(name: str, table: Mapping[str, Any] | None) -> Lines:
                 missing = "not timed"
             if ours and paper is not None and not smoke and differs(metric, ours.mean, paper):
                 marked.add(len(texts))
+                below &= 100 * ours.mean < paper
             texts.append(figure_text(metric, ours) if ours else missing)
             if any(metric in other["paper"] for other in table["cells"]):
                 texts.append("–" if paper is None else f"{paper:g}")
-        lines.append(Line(cell["row"], cell["column"], texts, cell["causal"], marked, state(cell)))
+        lines.append(
+            Line(
+                cell["row"], cell["column"], texts, cell["causal"], count_seeds(cell), marked,
+                below, state(cell),
+            )
+        )  # fmt: skip
     return Lines(columns, lines)
+
+
+def border_lines(table: Mapping[str, Any] | None) -> Lines | None:
+    """Exact match of every row on stories, by the borders that the needed chain crosses."""
+    groups = {
+        (cell["row"], cell["column"]): (cell, found)
+        for cell in (table["cells"] if table else [])
+        if (found := breakdown(cell_figures(cell), "exact_match/borders"))
+    }
+    places = sorted({place for _, found in groups.values() for place in found})
+    if not places:
+        return None
+    lines = [
+        Line(
+            row, column, [f"{100 * found[p].mean:.1f}" if p in found else "–" for p in places],
+            cell["causal"], count_seeds(cell),
+        )
+        for (row, column), (cell, found) in groups.items()
+    ]  # fmt: skip
+    sizes = {
+        column: group_sizes(cell, "exact_match/borders")
+        for (_, column), (cell, _) in reversed(groups.items())
+    }
+    stories = [
+        Line("test stories", column, [f"{counts.get(p, 0):,}" for p in places], None)
+        for column, counts in reversed(sizes.items())
+        if counts
+    ]
+    return Lines([str(place) for place in places], [*stories, *lines])
 
 
 def figure_text(metric: str, figure: Figure) -> str:
@@ -149,9 +201,10 @@ def _cost_lines(table: Mapping[str, Any]) -> Lines:
             texts[4] = f"{at[0]:.2f}" if at else "–"
             texts[6] = cost["stopped"] and f"ends: {cost['stopped']}"
         else:
-            size, inside = best_block(points)
+            size, ends = best_block(points)
             texts[5] = f"{size}"
-            texts[6] = "a U: the fastest is inside" if inside else "no U: the fastest is at an end"
+            shape = "a U" if min(ends) >= SLOWER else "no U"
+            texts[6] = f"{shape}: {ends[0]:.2f} and {ends[1]:.2f} times as long at the ends"
         texts[2] = f"{points[-1]['n']:,}" if points else "–"
         texts[3] = f"{points[-1]['seconds']:.4f}" if points and cost["column"] == "n" else "–"
         lines.append(Line(cost["row"], label, texts, cost["causal"]))

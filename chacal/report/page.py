@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import re
 from html import escape
 from itertools import chain
 
 from chacal.report.aggregate import Results
+from chacal.report.lines import Lines
 from chacal.report.plots import plots_of
 from chacal.report.sections import LEAD, Section, layers, maps, sections_of, some
 
@@ -18,14 +20,14 @@ STYLE = """
   --line: #30363d; --grid: #262c34; --card: #161b22; --mark: #f0883e; --bad: #ff7b72;
   --link: #6cb6ff; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 68rem; color: var(--ink);
+body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 78rem; color: var(--ink);
   background: var(--paper); font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .5rem; }
 h2 { font-size: 1.3rem; margin: 2.5rem 0 .5rem; padding-top: 1rem;
   border-top: 2px solid var(--ink); }
 h3 { font-size: 1.1rem; margin: 2.2rem 0 .4rem; scroll-margin-top: 1rem; }
 h3 code { color: var(--soft); font-weight: normal; }
-p, ul { margin: .5rem 0; max-width: 46rem; }
+p, ul { margin: .5rem 0; max-width: 46rem; overflow-wrap: anywhere; }
 a { color: var(--link); }
 nav ul { columns: 18rem; padding-left: 1.1rem; max-width: none; }
 .soft { color: var(--soft); }
@@ -38,11 +40,12 @@ th, td { padding: .35rem .7rem; text-align: right; white-space: nowrap;
   border-bottom: 1px solid var(--line); }
 tr:last-child td { border-bottom: 0; }
 th { background: var(--card); vertical-align: bottom; font-weight: 600; white-space: normal;
-  min-width: 4.5rem; line-height: 1.25; }
+  min-width: 3rem; line-height: 1.25; }
 th.text, td.text { text-align: left; }
 td:first-child, th:first-child { position: sticky; left: 0; background: var(--paper); }
 th:first-child { background: var(--card); }
 td.paper { color: var(--soft); }
+td.layers { text-align: left; white-space: normal; min-width: 12rem; }
 td.long { text-align: left; white-space: normal; min-width: 14rem; }
 td.marked { color: var(--mark); font-weight: 600; }
 td.missing, .no { color: var(--bad); }
@@ -63,6 +66,7 @@ summary { cursor: pointer; margin: .6rem 0; }
   body { padding: 1rem .75rem 3rem; }
   td, th { padding: .35rem .5rem; }
   td.text { white-space: normal; min-width: 8rem; }
+  td:first-child { max-width: 9rem; overflow-wrap: anywhere; }
   dl { grid-template-columns: 1fr; gap: 0; }
   dd { margin-bottom: .4rem; }
 }
@@ -105,7 +109,9 @@ def _contents(results: Results, sections: list[Section]) -> str:
     for section in sections:
         missing = "" if section.content else ' <span class="no">not run</span>'
         if section.problems:
-            missing = f' <span class="no">{len(section.problems)} incomplete</span>'
+            missing = (
+                f' <span class="no">{sum(map(len, section.problems.values()))} incomplete</span>'
+            )
         items.append(
             f'<li><a href="#{_anchor(results, section.name)}">{escape(section.title)}</a>{missing}'
             "</li>"
@@ -117,17 +123,21 @@ def _section(results: Results, section: Section, log: str) -> list[str]:
     parts = [
         f'<h3 id="{_anchor(results, section.name)}">{escape(section.title)} '
         f"<code>{escape(section.name)}</code></h3>",
-        _table(section),
+        _table(section.lines, layers(section.content)),
     ]
-    remarks = []
+    remarks = [f"<li>{escape(sentence)}</li>" for sentence in section.findings]
     for sentence, rows in section.differences.items():
         link = f' <a href="{log}#{section.log}">log</a>' if log else ""
         who = escape(some(rows))
         remarks.append(f"<li>≠ <strong>{who}</strong>: {escape(sentence)}{link}</li>")
-    for where, why in section.problems:
-        remarks.append(f'<li class="no">{escape(where)}: {escape(why)}</li>')
+    for why, rows in section.problems.items():
+        remarks.append(f'<li class="no">{escape(some(rows))}: {escape(why)}</li>')
+    if log and not section.differences:
+        remarks.append(f'<li><a href="{log}#{section.log}">What it shows, in the log</a></li>')
     if remarks:
         parts.append("<ul>" + "".join(remarks) + "</ul>")
+    for text, lines in section.more.items():
+        parts.append(f"<p>{escape(text)}</p>{_table(lines, [])}")
     plots = plots_of(section.name, section.content)
     if plots:
         parts.append('<div class="plots">')
@@ -157,7 +167,8 @@ def _section(results: Results, section: Section, log: str) -> list[str]:
 def _how(section: Section) -> str:
     """The line that is always seen: the command, and of which seeds."""
     told = dict(section.facts)
-    seeds = f", seeds {escape(told['seeds'])}" if "seeds" in told else ", not run yet"
+    seeds = f", seeds {escape(told['seeds'])}" if "seeds" in told else ""
+    seeds = seeds if section.content else ", not run yet"
     command = told.get("command") or told["to run it"]
     return f'<p class="soft"><code>{escape(command)}</code>{seeds}</p>'
 
@@ -167,16 +178,16 @@ def _fact(word: str, text: str) -> str:
     return f"<code>{safe}</code>" if word in ("command", "to run it") else safe
 
 
-def _table(section: Section) -> str:
-    lines, texts = section.lines, layers(section.content)
+def _table(lines: Lines, texts: list[str]) -> str:
     head = ['<th class="text">row</th>']
     head += ['<th class="text">of</th>'] if lines.has_column else []
     head += [f"<th>{escape(column)}</th>" for column in lines.columns]
+    head += ["<th>seeds</th>"] if lines.has_seeds else []
     head.append("<th>causal</th>")
     head += ['<th class="text">layers</th>'] if texts else []
     body = []
     for i, line in enumerate(lines.lines):
-        cells = [f'<td class="text">{escape(line.row)}</td>']
+        cells = [f'<td class="text">{_breakable(line.row)}</td>']
         cells += [f'<td class="text">{escape(line.column)}</td>'] if lines.has_column else []
         for j, text in enumerate(line.texts):
             kind = "paper" if lines.columns[j] == "paper" else ""
@@ -184,11 +195,17 @@ def _table(section: Section) -> str:
             mark = " ≠" if j in line.marked else ""
             kind = "marked" if mark else "long" if len(text) > 24 else kind
             cells.append(f'<td class="{kind}">{escape(text)}{mark}</td>')
+        cells += [f"<td>{escape(line.seeds)}</td>"] if lines.has_seeds else []
         causal = {True: "yes", False: '<span class="no">no</span>', None: ""}[line.causal]
         cells.append(f"<td>{causal}</td>")
-        cells += [f'<td class="text"><code>{escape(texts[i])}</code></td>'] if texts else []
+        cells += [f'<td class="layers"><code>{_breakable(texts[i])}</code></td>'] if texts else []
         body.append(f"<tr>{''.join(cells)}</tr>")
     return (
         f'<div class="scroll" tabindex="0"><table><thead><tr>{"".join(head)}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
+
+
+def _breakable(text: str) -> str:
+    """Names of operators may be broken after their commas, where there is no blank."""
+    return re.sub(r",(?=\S)", ",<wbr>", escape(text))

@@ -7,15 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chacal.report.aggregate import Results, explain
-from chacal.report.lines import Lines, lines_of
+from chacal.report.aggregate import Results, count_seeds, explain
+from chacal.report.findings import findings_of
+from chacal.report.lines import Lines, border_lines, lines_of
 from chacal.report.paper import TABLES
 
 LEAD = (
-    "Every table of the paper that can be run on controlled tasks, made by `chacal reproduce`, "
-    "with the paper's figure beside ours. ≠ marks a share that is more than 2 points from the "
-    "paper's; times are of other machines and are not compared."
+    "The paper's tables and the questions that they leave open, made by `chacal reproduce`, with "
+    "the paper's figure beside ours. Ours are means over seeds ± the sample standard deviation; of "
+    "one seed there is none. ≠ marks a share that is more than 2 points from the paper's; times "
+    "are of other machines and are not compared."
 )
+
+BY_BORDERS = ("tab:boxes", "tab:ablation_branches", "tab:regimes")
+"""Tables whose rows are also shown by the borders that chains cross."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,9 @@ class Section:
         facts: what was run, on what, by which command; (word, text) pairs.
         differences: sentence -> rows that it explains.
         log: anchor of docs/log.md.
-        problems: lines that are missing or failed, and why.
+        problems: why -> lines that are missing or failed.
+        findings: sentences that the figures say.
+        more: what it shows -> further lines of the same rows.
         content: the table's file; None if it was never run.
     """
 
@@ -39,7 +46,9 @@ class Section:
     facts: list[tuple[str, str]]
     differences: dict[str, list[str]]
     log: str
-    problems: list[tuple[str, str]]
+    problems: dict[str, list[str]]
+    findings: list[str]
+    more: dict[str, Lines]
     content: Mapping[str, Any] | None
 
 
@@ -56,16 +65,22 @@ def sections_of(results: Results) -> list[Section]:
 def _section(name: str, content: Mapping[str, Any] | None) -> Section:
     lines = lines_of(name, content)
     differences: dict[str, list[str]] = {}
-    problems = []
+    problems: dict[str, list[str]] = {}
     for line in lines.lines:
         where = f"{line.row} ({line.column})" if line.column else line.row
         if line.marked:
-            differences.setdefault(explain(name, line.row), []).append(where)
+            differences.setdefault(explain(name, line.row, line.below), []).append(where)
         if line.state and content is not None:
-            problems.append((where, line.state))
+            problems.setdefault(line.state, []).append(where)
+    more = {}
+    if name in BY_BORDERS and (borders := border_lines(content)):
+        more[
+            "Exact match (%) by how many borders of blocks of n//8 the needed chain crosses, the "
+            "most of a story's boxes; n is that of the batch, with its padding."
+        ] = borders
     return Section(
         name, TABLES[name].title, lines, _facts(name, content), differences, TABLES[name].log,
-        problems, content,
+        problems, findings_of(name, content), more, content,
     )  # fmt: skip
 
 
@@ -76,7 +91,7 @@ def _facts(name: str, content: Mapping[str, Any] | None) -> list[tuple[str, str]
         return [("to run it", f"chacal reproduce {name}"), *paper]
     facts = [
         ("scale", content["note"]),
-        ("seeds", ", ".join(map(str, content["seeds"]))),
+        *([("seeds", seeds_text(content))] if content["cells"] else []),
         ("command", content["command"]),
         ("machine", "; ".join(content["machines"]) or "nothing was run yet"),
     ]  # fmt: skip
@@ -94,6 +109,13 @@ def _facts(name: str, content: Mapping[str, Any] | None) -> list[tuple[str, str]
     return [*facts, *paper]
 
 
+def seeds_text(content: Mapping[str, Any]) -> str:
+    """Which, and that rows have more or fewer of them, where they do."""
+    text = ", ".join(map(str, content["seeds"]))
+    counts = {count_seeds(cell) for cell in content["cells"]} - {"–"}
+    return text if len(counts) < 2 else f"{text}; not every row has all (its column says how many)"
+
+
 def layers(content: Mapping[str, Any] | None) -> list[str]:
     """The operators of every line, as texts, where a table has them."""
     if content is None or not content["cells"]:
@@ -102,7 +124,7 @@ def layers(content: Mapping[str, Any] | None) -> list[str]:
 
 
 def _short(operators: list[str]) -> str:
-    if len(operators) > 2 and len(set(operators)) == 1:
+    if len(operators) > 1 and len(set(operators)) == 1:
         return f"{len(operators)} x {operators[0]}"
     return " + ".join(operators)
 

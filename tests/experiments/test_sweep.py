@@ -245,6 +245,8 @@ def test_stories_are_counted_by_borders_and_timed_in_turns(tmp_path):
         names = metrics(content)[row, "0"]
         assert any(name.startswith("exact_match/borders=") for name in names)
         assert any(name.startswith("exact_match/updates=") for name in names)
+    # the groups that the table counts are those that were measured
+    assert set(content["cells"][0]["counts"]) == {name for name in names if "/" in name}
     assert all(c["seconds"] > 0 for c in content["cells"])
     assert content["timing"]["examples"] == 24
     timing = tmp_path / "s" / "tables" / "tab-boxes.timing.json"

@@ -11,9 +11,12 @@ from chacal.report.aggregate import (
     best_block,
     breakdown,
     cell_figures,
+    count_seeds,
     differs,
     explain,
     exponent,
+    frontier_rows,
+    layers_of,
     read_results,
     state,
     tail,
@@ -69,9 +72,30 @@ def test_what_differs_from_the_paper():
     assert differs("exact_match", 0.50, 58.8)
     assert not differs("exact_match", 0.57, 58.8)
     assert not differs("seconds", 100.0, 2.5)
-    assert "borders" in explain("tab:boxes", "Block-ChaCAL n//4, L=2")
-    assert "not published" in explain("tab:boxes", "Dense, L=2")
-    assert explain("fig:cost", "SDPA") == "No reason is known yet."
+    assert "borders" in explain("tab:boxes", "Block-ChaCAL n//4, L=2", below=True)
+    assert "not published" in explain("tab:boxes", "Dense, L=2", below=True)
+    assert explain("fig:cost", "SDPA", below=True) == "No reason is known yet."
+    # borders lose chains, so they explain no figure above the paper's
+    for table, row in (("tab:boxes", "Block-ChaCAL n//6"), ("tab:ablation_branches", "Residual")):
+        assert "cuts chains" in explain(table, row, below=True)
+        assert "not published" in explain(table, row, below=False)
+
+
+def test_the_number_of_seeds_is_of_those_that_are_done():
+    def seeds(*states):
+        return count_seeds({"runs": {str(i): {"state": s} for i, s in enumerate(states)}})
+
+    assert seeds("done", "done") == "2"
+    assert seeds("done", "failed", "not run") == "1 of 3"
+    assert seeds("not run") == "–"
+
+
+def test_the_frontier_is_what_nothing_beats_in_both():
+    points = {"slow": (1.0, 4.0), "good": (1.0, 3.0), "bad": (0.2, 2.0), "fast": (0.5, 1.0)}
+    assert frontier_rows(points) == ["fast", "good"]
+    assert frontier_rows({}) == []
+    assert layers_of("Dense, L=5") == 5
+    assert layers_of("Dense") is None
 
 
 def test_exponents_and_the_fastest_block():
@@ -83,8 +107,8 @@ def test_exponents_and_the_fastest_block():
     assert tail(points, "seconds") == pytest.approx(2.0)
     assert tail([{"n": 256, "bytes": None}], "bytes") is None
     sweep = [{"block_size": m, "seconds": s} for m, s in ((4, 3.0), (8, 1.0), (16, 2.0))]
-    assert best_block(sweep) == (8, True)
-    assert best_block(sweep[1:]) == (8, False)
+    assert best_block(sweep) == (8, (3.0, 2.0))
+    assert best_block(sweep[1:]) == (8, (1.0, 2.0))
 
 
 def test_folders_that_hold_no_results_are_refused(tmp_path):

@@ -1,8 +1,13 @@
 """The paper's figures as printed, and that every table of ours knows them."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from chacal.report.paper import TABLES, figures
+
+LOG = Path(__file__).parents[2] / "docs" / "log.md"
 
 
 @pytest.mark.parametrize(
@@ -48,3 +53,10 @@ def test_rows_of_the_paper_are_counted():
         "tab:lm_length_sweep": 6,
         "tab:scrolls": 9,
     }
+
+
+def test_every_table_has_a_heading_in_the_log():
+    headings = re.findall(r"^#+ (.+)$", LOG.read_text(encoding="utf-8"), re.MULTILINE)
+    # as GitHub makes links of headings
+    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    assert {table.log for table in TABLES.values()} <= anchors
