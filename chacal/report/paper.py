@@ -45,9 +45,17 @@ def _rouge(one: float, two: float, longest: float, mean: float) -> Row:
 SETUP = (
     "The paper's Boxes setup is not published; ours has other stories, and the scale named below."
 )
+WINDOWS = (
+    "A window of 32 and three links reach most of a short story: the shorter the stories of a "
+    "scale, the nearer BigBird and Local are to dense attention."
+)
 BORDERS = (
-    "Algorithm 1 cuts chains at block borders: where the needed chain crosses one it is lost, and "
-    "our stories have many that do (tab:regimes shows both cases)."
+    "In Algorithm 1 a row sees earlier blocks only through one reduced row of each: a chain is cut "
+    "at every border it crosses, and our stories have many that do (tab:regimes shows both cases)."
+)
+NO_GRADIENT = (
+    "With k=1 a pruned, renormalised row is constant and has no gradient: the layer cannot learn "
+    "where to look."
 )
 
 TABLES: dict[str, PaperTable] = {
@@ -71,7 +79,7 @@ TABLES: dict[str, PaperTable] = {
             "Block-ChaCAL n//8, L=2": _boxes(99.90, 96.60, 1.95),
         },
         log="tabboxes",
-        why={"": SETUP},
+        why={"": SETUP, "BigBird": WINDOWS, "Local": WINDOWS},
         why_below={"Block-ChaCAL": BORDERS},
     ),
     "tab:ablation_branches": PaperTable(
@@ -98,8 +106,13 @@ TABLES: dict[str, PaperTable] = {
         },
         log="tabop-topk",
         why={
-            "": "The paper does not say which A it prunes, nor how it learns where to look: with "
-            "k=1 a renormalised row is constant, and has no gradient."
+            "": "The paper says neither which A it prunes nor the task and how long it trains.",
+            **{f"{name}, k=1": NO_GRADIENT for name in ("T_raw", "T_post", "T_pre")},
+            **{
+                f"{name}, k=1, pruned outside the inverse": "The paper does not say where it "
+                "prunes; this reading has a gradient, the plain one has none."
+                for name in ("T_post", "T_pre")
+            },
         },
     ),
     "tab:boxes-topk": PaperTable(
@@ -128,7 +141,7 @@ TABLES: dict[str, PaperTable] = {
         log="tabheads-props",
         why={
             "": "Steps, sizes and how properties share a position are not in the paper; ours "
-            "train twice as long as the passing cells need."
+            "share one, and train as long as the note below says."
         },
     ),
     "tab:regimes": PaperTable(

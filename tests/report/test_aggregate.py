@@ -72,13 +72,18 @@ def test_what_differs_from_the_paper():
     assert differs("exact_match", 0.50, 58.8)
     assert not differs("exact_match", 0.57, 58.8)
     assert not differs("seconds", 100.0, 2.5)
-    assert "borders" in explain("tab:boxes", "Block-ChaCAL n//4, L=2", below=True)
+    assert "border" in explain("tab:boxes", "Block-ChaCAL n//4, L=2", below=True)
     assert "not published" in explain("tab:boxes", "Dense, L=2", below=True)
     assert explain("fig:cost", "SDPA", below=True) == "No reason is known yet."
     # borders lose chains, so they explain no figure above the paper's
     for table, row in (("tab:boxes", "Block-ChaCAL n//6"), ("tab:ablation_branches", "Residual")):
-        assert "cuts chains" in explain(table, row, below=True)
+        assert "cut at every border" in explain(table, row, below=True)
         assert "not published" in explain(table, row, below=False)
+    # only where a row is constant is there no gradient
+    assert "no gradient" in explain("tab:op-topk", "T_post, k=1", below=True)
+    outside = explain("tab:op-topk", "T_post, k=1, pruned outside the inverse", below=True)
+    assert "has a gradient" in outside
+    assert "gradient" not in explain("tab:op-topk", "T_post, k=2", below=True)
 
 
 def test_the_number_of_seeds_is_of_those_that_are_done():
