@@ -83,7 +83,7 @@ def test_markdown_has_figures_marks_and_reasons(results):
         "leaky": "1 of 2", "Dense, L=5": "1",
     }  # fmt: skip
     assert "- seeds: 0, 1; not every row has all" in text
-    assert "≠ Block-ChaCAL n//3, L=2: Algorithm 1 cuts chains" in text
+    assert "≠ Block-ChaCAL n//3, L=2: In Algorithm 1 a row sees" in text
     assert "`chacal reproduce tab:boxes`" in text
     # a table that was never run has the paper's figures and says so
     assert "| h=1, p=2 | not run | 61.8 |" in text
