@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,9 +56,10 @@ def _heads(content: Mapping[str, Any]) -> list[str]:
     right, wrong = 0, []
     for cell in content["cells"]:
         figures = cell_figures(cell)
-        if "accuracy" not in figures:
+        sizes = re.fullmatch(r"h=(\d+), p=(\d+)", cell["row"])  # the control is no case of it
+        if "accuracy" not in figures or sizes is None:
             continue
-        heads, properties = (int(part.split("=")[1]) for part in cell["row"].split(", "))
+        heads, properties = map(int, sizes.groups())
         mean = figures["accuracy"].mean
         if (heads >= properties) == (mean >= PASSES):
             right += 1

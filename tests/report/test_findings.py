@@ -34,6 +34,7 @@ def test_the_rule_of_heads_and_its_exceptions():
     cells = [
         cell("h=1, p=1", accuracy=1.0),
         cell("h=1, p=2", accuracy=0.62),
+        cell("h=1, p=2, a position for each property", accuracy=1.0),
         cell("h=2, p=8", accuracy=0.995),
         cell("h=4, p=4", accuracy=0.97),
         cell("h=4, p=8"),
