@@ -109,8 +109,8 @@ TABLES: dict[str, PaperTable] = {
             "": "The paper says neither which A it prunes nor the task and how long it trains.",
             **{f"{name}, k=1": NO_GRADIENT for name in ("T_raw", "T_post", "T_pre")},
             **{
-                f"{name}, k=1, pruned outside the inverse": "The paper does not say where it "
-                "prunes; this reading has a gradient, the plain one has none."
+                f"{name}, k=1, pruned": "The paper does not say where it prunes; pruned in one "
+                "place only, the other keeps its gradient."
                 for name in ("T_post", "T_pre")
             },
         },
