@@ -178,10 +178,12 @@ class BlockBranches(torch.autograd.Function):
             mass = q.new_empty(B, b - a, I) if branches != "local" else None
             for heads, piece, S, spare in score_pieces(q[:, a:b], k[:, :a], scale, room):
                 lse_past[heads, a:b][:, piece] = row_lse(S, spare)
+                if mass is None:
+                    continue
                 # the rows that stand for the block, if any are in this piece
                 first, last = (min(max(t - a, piece.start), piece.stop)
                                for t in (chosen.start, chosen.stop))  # fmt: skip
-                if mass is not None and first < last:
+                if first < last:
                     # `spare` holds the logarithms of P
                     log_P = spare[:, first - piece.start : last - piece.start]
                     mass[heads, first:last] = log_P.exp().unflatten(-1, (I, -1)).sum(-1)

@@ -92,7 +92,20 @@ class Task(Protocol):
         """The token strings of one example."""
 
 
-class NextToken:
+class OneToken:
+    """The parts that are the same for tasks with one token per position, and no blocks of them."""
+
+    @property
+    def symbols(self) -> int:
+        """One token per position."""
+        return 1
+
+    @property
+    def period(self) -> None:
+        """None: there are no blocks."""
+
+
+class NextToken(OneToken):
     """What tasks share in which every one of `window` tokens predicts the next."""
 
     window: int
@@ -111,15 +124,6 @@ class NextToken:
     def length(self) -> int:
         """Tokens per example."""
         return self.window
-
-    @property
-    def symbols(self) -> int:
-        """One token per position."""
-        return 1
-
-    @property
-    def period(self) -> None:
-        """None: there are no blocks."""
 
 
 def option(default: Any, help: str) -> Any:

@@ -29,6 +29,7 @@ import numpy as np
 from chacal.tasks.base import (
     IGNORE,
     Batch,
+    OneToken,
     Totals,
     by_group,
     check_int,
@@ -62,7 +63,7 @@ def _owner(story: list[Sentence]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Boxes:
+class Boxes(OneToken):
     """Stories about boxes; the answer is the final state of every box, in order.
 
     Things go only where there is room. A drawn operation that is impossible is drawn again among
@@ -176,15 +177,6 @@ class Boxes:
             answer = self.boxes + things + empty
             longest = max(longest, 1 + 4 * (first + self.updates) + answer)
         return longest
-
-    @property
-    def symbols(self) -> int:
-        """One token per position."""
-        return 1
-
-    @property
-    def period(self) -> None:
-        """None: sentences are four tokens each, but the start and the answer are not."""
 
     def story(
         self, uniform: Uniform, split: str, updates: int

@@ -26,6 +26,7 @@ import numpy as np
 from chacal.tasks.base import (
     IGNORE,
     Batch,
+    OneToken,
     Totals,
     check_split,
     option,
@@ -93,7 +94,7 @@ def _cut(text: str) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoxesFiles:
+class BoxesFiles(OneToken):
     """Kim and Schuster's Boxes: what one box holds after a story, read from their files."""
 
     data: str = option("", "folder with train-t5.jsonl, dev-t5.jsonl and test-t5.jsonl")
@@ -178,15 +179,6 @@ class BoxesFiles:
         """The longest example in any of the files."""
         present = [split for split in FILES if os.path.isfile(self._path(split))]
         return max(len(p) + len(c) - 1 for split in present for p, c in self.rows(split))
-
-    @property
-    def symbols(self) -> int:
-        """One token per position."""
-        return 1
-
-    @property
-    def period(self) -> None:
-        """None: sentences differ in length."""
 
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
         """Train: examples drawn at random by seed and step. Else: the step-th in file order."""

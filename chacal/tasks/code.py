@@ -31,6 +31,7 @@ import numpy as np
 from chacal.tasks.base import (
     IGNORE,
     Batch,
+    OneToken,
     Totals,
     by_group,
     check_int,
@@ -71,7 +72,7 @@ def execute(program: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Code:
+class Code(OneToken):
     """The value of a variable at the end of a program, which Python itself works out."""
 
     variables: int = option(4, "variables of a program")
@@ -116,15 +117,6 @@ class Code:
         if self.tokenizer is not None:
             return self.max_tokens
         return FUNCTION + INITIAL * self.variables + LONGEST * self.updates + QUESTION
-
-    @property
-    def symbols(self) -> int:
-        """One token per position."""
-        return 1
-
-    @property
-    def period(self) -> None:
-        """None: programs have no blocks."""
 
     def programs(self, split: str, seed: int, step: int, size: int) -> list[tuple[str, int, int]]:
         """The batch of these arguments as (text with its question, label, updates)."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from chacal.tasks.base import Batch, Totals, check_int, check_split, option, ratios
+from chacal.tasks.base import Batch, OneToken, Totals, check_int, check_split, option, ratios
 from chacal.tasks.code import count_answers, pad_and_ask
 from chacal.tasks.stored import choose, passes, read_jsonl
 from chacal.tasks.vocabularies import load_tokenizer
@@ -23,7 +23,7 @@ Rows = list[tuple[list[int], int]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labelled:
+class Labelled(OneToken):
     """The class of a text, from JSONL files of your own."""
 
     train_file: str = option("", "JSONL file to train on: text and label on every line")
@@ -110,15 +110,6 @@ class Labelled:
         """The longest text of any split, in tokens."""
         splits = ["train", "valid", *(["test"] if self.test_file else [])]
         return max(len(tokens) for split in splits for tokens, _ in self.rows(split))
-
-    @property
-    def symbols(self) -> int:
-        """One token per position."""
-        return 1
-
-    @property
-    def period(self) -> None:
-        """None: texts have no blocks."""
 
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
         """Train: texts drawn at random by seed and step. Else: the step-th in file order."""

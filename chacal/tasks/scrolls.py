@@ -27,6 +27,7 @@ from chacal.tasks.answers import ROUGE, exact_match, f1, geometric_mean, rouge
 from chacal.tasks.base import (
     IGNORE,
     Batch,
+    OneToken,
     Totals,
     check_choice,
     check_int,
@@ -59,7 +60,7 @@ class Question(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scrolls:
+class Scrolls(OneToken):
     """A data set of SCROLLS, for an encoder-decoder."""
 
     dataset: str = option("contract_nli", f"one of {', '.join(DATASETS)}")
@@ -125,15 +126,6 @@ class Scrolls:
     def length(self) -> int:
         """Both parts of a row."""
         return self.input_tokens + self.output_tokens
-
-    @property
-    def symbols(self) -> int:
-        """One token per position."""
-        return 1
-
-    @property
-    def period(self) -> None:
-        """None: text has no blocks."""
 
     @property
     def train_rows(self) -> int:
