@@ -105,9 +105,9 @@ def score_pieces(
     """Scores q kᵀ · scale, no mask, a cache-sized piece at a time.
 
     Yields (heads, rows, S, spare): places along B and along q's rows, the scores of those rows,
-    and room for as many numbers. Both are buffers that the next piece overwrites. `room`, two
-    times PIECE numbers, is where they are, for callers that ask often: new memory costs more than
-    what is done with it.
+    and room for as many numbers. Both are buffers that the next piece overwrites. `room`, from
+    `score_room`, is where they are, for callers that ask often: new memory costs more than what
+    is done with it.
     """
     B, r, _ = q.shape
     s = k.shape[1]
@@ -130,6 +130,11 @@ def score_pieces(
             size = shape[0] * shape[1] * s
             S = torch.bmm(q[heads, rows], k_mT, out=scores[:size].view(shape))
             yield heads, rows, S, spares[:size].view(shape)
+
+
+def score_room(q: Tensor) -> tuple[Tensor, Tensor]:
+    """Two buffers for `score_pieces`; memory that is not written to costs nothing."""
+    return q.new_empty(PIECE), q.new_empty(PIECE)
 
 
 def even(total: int, most: int) -> int:

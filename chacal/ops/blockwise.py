@@ -13,16 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chacal.ops.attend import PIECE, row_lse, score_pieces
+from chacal.ops.attend import row_lse, score_pieces, score_room
 from chacal.ops.inputs import Gamma, check_choice, check_count, exact_backward, run
 from chacal.ops.pooling import (
     COLUMNS,
     ROWS,
+    add_down,
+    add_up,
     block_index,
     down,
     gather_columns,
     num_blocks,
     pick_rows,
+    sum_blocks,
     up,
 )
 from chacal.ops.resolvent import check_matrix, check_range, neumann, resolvent
@@ -117,18 +120,7 @@ def block_resolvent_attention(
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         n = q.shape[1]
         m = min(n, block_size or max(1, n // (divisor or 1)))
-        Y_blk, A_res = BlockBranches.apply(q, k, v, gamma, scale, m, rows, branches)
-        if branches == "local":
-            return Y_blk
-        Y_res = reduced(A_res, pick_rows(v, m, rows), gamma, m, columns)
-        if (
-            not torch.is_grad_enabled()
-        ):  # nothing of Y_blk was saved, so it can be added to in place
-            whole = n // m
-            Y_blk[:, : whole * m].unflatten(1, (whole, m)).add_(Y_res[:, :whole, None])
-            Y_blk[:, whole * m :].add_(Y_res[:, whole:])
-            return Y_blk
-        return Y_blk + up(Y_res, n, m)
+        return BlockResolvent.apply(q, k, v, gamma, scale, m, rows, columns, branches)
 
     return run(
         core, q, k, v, gamma=gamma, scale=scale, mask=mask,
@@ -136,7 +128,7 @@ def block_resolvent_attention(
     )  # fmt: skip
 
 
-def reduced(A_res: Tensor, V: Tensor, gamma: Tensor, block_size: int, columns: str) -> Tensor:
+def reduced(A_res: Tensor, V: Tensor, gamma: Tensor, columns: str, block_size: int) -> Tensor:
     """Ỹ_res = S_γ(Ã_res) Ṽ (Eq. 7) from column sums of A_res."""
     if columns == "mean":
         # a column of the reduced system is a past block, and so a whole one
@@ -144,12 +136,13 @@ def reduced(A_res: Tensor, V: Tensor, gamma: Tensor, block_size: int, columns: s
     return (1 - gamma) * neumann(A_res, A_res @ V, gamma)
 
 
-class BlockBranches(torch.autograd.Function):
-    """(Y_blk, Ã_res) of Algorithm 1 from (B, n, d), with a backward that recomputes A.
+class BlockResolvent(torch.autograd.Function):
+    """Algorithm 1 on (B, n, d), with a backward that recomputes A; γ is (B or 1, 1, 1).
 
     Row r of block I has one softmax over everything up to r. Its mass on its own block drives the
     recursion of `streaming.py`, restarted at each block and told of the mass that lies before
-    it; its mass on earlier blocks, if r is one of the rows that stand for I, adds to Ã_res.
+    it; its mass on earlier blocks, if r is one of the rows that stand for I, adds to Ã_res. The
+    reduced system is so small that autograd goes through it.
     """
 
     @staticmethod
@@ -162,16 +155,16 @@ class BlockBranches(torch.autograd.Function):
         scale: float,
         block_size: int,
         rows: str,
+        columns: str,
         branches: str,
-    ) -> tuple[Tensor, Tensor]:
-        """Y_blk (B, n, d_v) and Ã_res (B, blocks, blocks) with columns summed."""
+    ) -> Tensor:
+        """Y (B, n, d_v)."""
         B, n, _ = q.shape
         local = Rows(q, k, v, gamma, scale, leaf=leaf_size(block_size, LEAF, LEAF_STEP))
         lse_past = q.new_full((B, n), -torch.inf)
         blocks = num_blocks(n, block_size)
         A_res = q.new_zeros(B, blocks, blocks)
-        size = PIECE if blocks > 1 else 0
-        room = q.new_empty(size), q.new_empty(size)
+        room = score_room(q)
         for I in range(blocks):
             a, b = I * block_size, min(n, (I + 1) * block_size)
             chosen = standing(rows, a, b)
@@ -193,32 +186,47 @@ class BlockBranches(torch.autograd.Function):
                 share = (lse_past[:, chosen] - local.lse[:, chosen]).exp_()
                 mass = mass[:, chosen.start - a : chosen.stop - a]
                 A_res[:, I, :I] = (mass * share.unsqueeze(-1)).mean(1)
-        Y_blk = local.H.mul_(1 - gamma)
-        ctx.save_for_backward(q, k, v, gamma, Y_blk, local.lse, lse_past)
-        ctx.scale, ctx.block_size, ctx.rows, ctx.branches = scale, block_size, rows, branches
+        ctx.options = scale, block_size, rows, columns, branches
+        ctx.save_for_backward(q, k, v, gamma, local.H, local.lse, lse_past, A_res)
         if branches == "residual":
-            return torch.zeros_like(Y_blk), A_res
-        return Y_blk, A_res
+            Y = torch.zeros_like(v)
+        else:
+            # H itself is needed by the backward alone
+            Y = torch.mul(local.H, 1 - gamma, out=None if any(ctx.needs_input_grad) else local.H)
+        if branches != "local":
+            add_up(Y, reduced(A_res, pick_rows(v, block_size, rows), gamma, columns, block_size),
+                   block_size)  # fmt: skip
+        return Y
 
     @staticmethod
     @exact_backward
-    def backward(ctx: Any, dY: Tensor, dA_res: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dY: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of q, k, v and γ."""
-        q, k, v, gamma, Y_blk, lse, lse_past = ctx.saved_tensors
-        scale, m, rows = ctx.scale, ctx.block_size, ctx.rows
+        q, k, v, gamma, H, lse, lse_past, A_res = ctx.saved_tensors
+        scale, m, rows, columns, branches = ctx.options
         n = q.shape[1]
-        if ctx.branches == "residual":
+        residual = branches != "local"
+        if residual:
+            with torch.enable_grad():
+                small = [x.detach().requires_grad_() for x in (A_res, pick_rows(v, m, rows), gamma)]
+                Y_res = reduced(*small, columns, m)
+            dA_res, dV_rows, dgamma_res = torch.autograd.grad(Y_res, small, sum_blocks(dY, m))
+        if branches == "residual":
             dY = torch.zeros_like(dY)
-        residual = ctx.branches != "local"
         # what a row's softmax loses to the gradient of its masses on earlier blocks
         shift = torch.zeros_like(lse).unsqueeze(-1)
         share = (lse_past - lse).exp_().unsqueeze(-1)
-        dq, dk = torch.zeros_like(q), torch.zeros_like(k)
+        first_only = rows == "first" or not residual
+        local = Adjoint(
+            q, k, v, gamma, scale, False, H, lse, dY,
+            shift=None if first_only else shift, leaf=leaf_size(m, LEAF, LEAF_STEP),
+        )  # fmt: skip
+        dq, dk, room = local.dq, local.dk, score_room(q)
         spans = [(I, I * m, min(n, (I + 1) * m)) for I in range(num_blocks(n, m))]
         for I, a, b in spans[1:] if residual else []:
             chosen = standing(rows, a, b)
             weight = 1 / (chosen.stop - chosen.start)
-            for heads, piece, S, spare in score_pieces(q[:, chosen], k[:, :a], scale):
+            for heads, piece, S, spare in score_pieces(q[:, chosen], k[:, :a], scale, room):
                 at = slice(chosen.start + piece.start, chosen.start + piece.stop)
                 P = torch.softmax(S, -1, out=spare)
                 per_block = P.mul_(share[heads, at] * weight).unflatten(-1, (I, m))
@@ -227,11 +235,6 @@ class BlockBranches(torch.autograd.Function):
                 dS = per_block.mul_(dA.unsqueeze(-1)).flatten(-2)
                 dq[heads, at] += torch.bmm(dS, k[heads, :a]).mul_(scale)
                 dk[heads, :a].baddbmm_(dS.mT, q[heads, at], alpha=scale)
-        first_only = rows == "first" or not residual
-        local = Adjoint(
-            q, k, v, gamma, scale, False, Y_blk, lse, dY,
-            shift=None if first_only else shift, leaf=leaf_size(m, LEAF, LEAF_STEP),
-        )  # fmt: skip
         for _, a, b in spans:
             local.solve(a, b)
         if first_only:
@@ -242,18 +245,20 @@ class BlockBranches(torch.autograd.Function):
                 dS = own.exp_() * shift[:, a] * scale
                 dq[:, a] += dS * k[:, a]
                 dk[:, a] += dS * q[:, a]
-        slope = share * (shift - (local.W * local.H).sum(-1, keepdim=True))
+        slope = share * (shift - (local.W * H).sum(-1, keepdim=True))
         for _, a, b in spans[1:]:
-            for heads, piece, S, spare in score_pieces(q[:, a:b], k[:, :a], scale):
+            for heads, piece, S, spare in score_pieces(q[:, a:b], k[:, :a], scale, room):
                 at = slice(a + piece.start, a + piece.stop)
                 P = torch.softmax(S, -1, out=spare)
                 steep = slope[heads, at]
                 dq[heads, at].addcmul_(torch.bmm(P, k[heads, :a]), steep, value=scale)
                 dk[heads, :a].baddbmm_(P.mT, q[heads, at] * steep, alpha=scale)
-        dq += local.dq
-        dk += local.dk
         dgamma = local.dgamma() if ctx.needs_input_grad[3] else None
-        return dq, dk, local.G, dgamma, None, None, None, None
+        if residual:
+            add_down(local.G, dV_rows, m, rows)
+            if dgamma is not None:
+                dgamma += dgamma_res
+        return dq, dk, local.G, dgamma, None, None, None, None, None
 
 
 def standing(rows: str, a: int, b: int) -> slice:

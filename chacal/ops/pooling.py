@@ -68,3 +68,39 @@ def pick_rows(V: Tensor, block_size: int, rows: str) -> Tensor:
     if whole < n:
         parts.append(V[..., whole:, :].mean(-2, keepdim=True))
     return torch.cat(parts, -2)
+
+
+def add_up(Y: Tensor, Y_blocks: Tensor, block_size: int) -> None:
+    """Y += U Y_blocks, in place."""
+    whole = Y.shape[-2] // block_size
+    cut = whole * block_size
+    Y[..., :cut, :].unflatten(-2, (whole, block_size)).add_(Y_blocks[..., :whole, None, :])
+    Y[..., cut:, :].add_(Y_blocks[..., whole:, :])
+
+
+def sum_blocks(dY: Tensor, block_size: int) -> Tensor:
+    """Uᵀ dY: (..., n, d) -> (..., num_blocks, d), the gradient of what `add_up` added."""
+    n = dY.shape[-2]
+    whole = n // block_size
+    sums = dY[..., : whole * block_size, :].unflatten(-2, (whole, block_size)).sum(-2)
+    if n == whole * block_size:
+        return sums
+    return torch.cat([sums, dY[..., whole * block_size :, :].sum(-2, keepdim=True)], -2)
+
+
+def add_down(dV: Tensor, dV_rows: Tensor, block_size: int, rows: str) -> None:
+    """dV += Pᵀ dV_rows, in place: the gradient of `pick_rows`."""
+    n = dV.shape[-2]
+    if rows == "first":
+        dV[..., ::block_size, :].add_(dV_rows)
+    elif rows == "last":
+        whole = n // block_size
+        dV[..., block_size - 1 :: block_size, :].add_(dV_rows[..., :whole, :])
+        if n % block_size:
+            dV[..., -1, :].add_(dV_rows[..., -1, :])
+    else:
+        short = n % block_size
+        shares = dV_rows / block_size
+        if short:
+            shares[..., -1, :].mul_(block_size / short)
+        add_up(dV, shares, block_size)

@@ -93,7 +93,7 @@ class StreamingResolvent(torch.autograd.Function):
     def backward(ctx: Any, dY: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of q, k, v and γ."""
         q, k, v, gamma, Y, lse = ctx.saved_tensors
-        adjoint = Adjoint(q, k, v, gamma, ctx.scale, ctx.drop, Y, lse, dY)
+        adjoint = Adjoint(q, k, v, gamma, ctx.scale, ctx.drop, Y / (1 - gamma), lse, dY)
         adjoint.solve(0, q.shape[1])
         dgamma = adjoint.dgamma() if ctx.needs_input_grad[3] else None
         return adjoint.dq, adjoint.dk, adjoint.G, dgamma, None, None
@@ -184,7 +184,7 @@ class Adjoint:
         gamma: Tensor,
         scale: float,
         drop: bool,
-        Y: Tensor,
+        H: Tensor,
         lse: Tensor,
         dY: Tensor,
         shift: Tensor | None = None,
@@ -193,9 +193,8 @@ class Adjoint:
         """`shift` (B, n, 1) is what dS = A ∘ (dA - W·H + shift) has beyond Eq. 1, if anything."""
         self.q, self.k = q, k
         self.gamma, self.scale, self.drop = gamma, scale, drop
-        self.lse, self.dY, self.shift = lse, dY, shift
-        self.H = Y / (1 - gamma)
-        self.Z = torch.addcmul(v, self.H, gamma)
+        self.H, self.lse, self.dY, self.shift = H, lse, dY, shift
+        self.Z = torch.addcmul(v, H, gamma)
         if drop:
             # H counts the hop to oneself and Z does not: Z = V + γ (H - A_tt Z)
             self.A_tt = ((q * k).sum(-1).mul_(scale) - lse).exp_().unsqueeze(-1)
