@@ -118,19 +118,19 @@ CPU = TextScale(
     text=Language(window=256, tokenizer="bpe:2048"),
     text_model=DecoderConfig(width=128, heads=4, depth=4),
     text_train=TrainConfig(
-        steps=1000, batch_size=8, warmup=50, schedule="cosine", eval_every=250,
-        checkpoint_every=250,
+        steps=600, batch_size=8, warmup=50, schedule="cosine", eval_every=300,
+        checkpoint_every=300,
     ),
     tuned_text=Language(window=256, eval_tokens=8192),
     tuned_model=DecoderConfig(pretrained=SMOLLM),
     tuned_train=TrainConfig(
-        steps=60, batch_size=2, lr=1e-4, warmup=6, schedule="linear", eval_every=60,
-        checkpoint_every=60, log_every=5,
+        steps=40, batch_size=2, lr=1e-4, warmup=4, schedule="linear", eval_every=40,
+        checkpoint_every=40, log_every=5,
     ),
     tuned_gamma=0.5,
     text_seeds=1,
-    text_note="cpu: from scratch, GPT-2 of 4 layers, width 128, n = 256, 1,000 steps of 8; "
-    "fine-tuned, 60 steps of 2 windows of 256, AdamW 1e-4, γ = 0.5 unless said, measured on the "
+    text_note="cpu: from scratch, GPT-2 of 4 layers, width 128, n = 256, 600 steps of 8; "
+    "fine-tuned, 40 steps of 2 windows of 256, AdamW 1e-4, γ = 0.5 unless said, measured on the "
     "first 8,192 tokens",
     scrolls=Scrolls(tokenizer=BART, input_tokens=256, output_tokens=32, limit=48),
     scrolls_model=DecoderConfig(pretrained=BART),

@@ -119,7 +119,6 @@ def lm_length_sweep(scale: Scale) -> Table:
     given.refuse_but("tab:lm_length_sweep", "train_file", "valid_file", "tokenizer")
     text = _language(size.text, given, given.tokenizer or size.text.tokenizer)
     n = text.window
-    model = dataclasses.replace(size.text_model, positions=n)
     rows = {
         "Block-ChaCAL n//3": "block/3",
         f"Block-ChaCAL n//3, {LEAKS}": "block/3,rows=mean",
@@ -135,6 +134,8 @@ def lm_length_sweep(scale: Scale) -> Table:
                 size.text_train, batch_size=part * size.text_train.batch_size
             )
             task = dataclasses.replace(text, window=n // part)
+            # trained at N, it is the run of tab:lm_all; shorter, it must be told of N
+            model = dataclasses.replace(size.text_model, positions=0 if part == 1 else n)
             for share, tested in ((4, "N/4"), (2, "N/2"), (1, "N")):
                 name = f"{row}, trained at {trained}, tested at {tested}"
                 settings = () if share == part else (f"window={n // share}",)
