@@ -208,9 +208,11 @@ class BlockResolvent(torch.autograd.Function):
         residual = branches != "local"
         if residual:
             with torch.enable_grad():
-                small = [x.detach().requires_grad_() for x in (A_res, pick_rows(v, m, rows), gamma)]
-                Y_res = reduced(*small, columns, m)
-            dA_res, dV_rows, dgamma_res = torch.autograd.grad(Y_res, small, sum_blocks(dY, m))
+                A, V, g = (
+                    x.detach().requires_grad_() for x in (A_res, pick_rows(v, m, rows), gamma)
+                )
+                Y_res = reduced(A, V, g, columns, m)
+            dA_res, dV_rows, dgamma_res = torch.autograd.grad(Y_res, (A, V, g), sum_blocks(dY, m))
         if branches == "residual":
             dY = torch.zeros_like(dY)
         # what a row's softmax loses to the gradient of its masses on earlier blocks
