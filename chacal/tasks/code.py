@@ -15,6 +15,9 @@ aliases, swaps, augmented assignments, branches, loops and calls; their number i
 Variables start as digits, and a program is told only if the asked one ends as a digit, so there are
 ten classes. The answer is asked at the last token.
 
+One answer to a program teaches little. With `trace`, training also asks at the end of every
+statement for the variable that it names first, as Python has it there; tests ask only at the end.
+
 Its own tokens are the language's (`PIECES`), about four to an update; with `tokenizer`, the same
 text goes to a pretrained model.
 """
@@ -58,6 +61,9 @@ PIECES = (
 _NUMBERS = {piece: i for i, piece in enumerate(PIECES)}
 _SPLIT = re.compile("|".join(re.escape(p) for p in sorted(PIECES, key=len, reverse=True)))
 
+_STATEMENT = re.compile(r"\n(?! |else:)")
+_NAME = re.compile(rf"\b[{NAMES}]\b")
+
 FUNCTION, INITIAL, LONGEST, QUESTION = 19, 4, 16, 3
 """Tokens at most: of the function, of an initial assignment, of an update, of the question."""
 
@@ -71,6 +77,24 @@ def execute(program: str) -> dict[str, Any]:
     return {name: scope[name] for name in NAMES if name in scope}
 
 
+def traced(program: str) -> list[tuple[int, int]]:
+    """(end, value) per statement: where it ends, and the digit that the first variable it names is.
+
+    A function's definition and the question name none; a variable that is no digit is left out.
+    """
+    scope: dict[str, Any] = {"__builtins__": {"range": range}}
+    found, start = [], 0
+    for statement in _STATEMENT.split(program):
+        exec(compile(statement, "<program>", "exec"), scope)
+        start += len(statement)
+        if not statement.startswith(("def ", "# ")):
+            value = scope[_NAME.search(statement)[0]]  # type: ignore[index]
+            if 0 <= value <= 9:
+                found.append((start, value))
+        start += 1
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class Code(OneToken):
     """The value of a variable at the end of a program, which Python itself works out."""
@@ -80,6 +104,9 @@ class Code(OneToken):
     min_updates: int = option(1, "fewest updates of a program")
     curriculum_steps: int = option(
         0, "training: steps after which programs may have one update more; 0 for all at once"
+    )
+    trace: bool = option(
+        False, "training: after every statement, too, ask for the variable that it names first"
     )
     tokenizer: str | None = option(
         None, "file, folder or hub name of a tokenizer; default: the language's own tokens"
@@ -134,21 +161,31 @@ class Code(OneToken):
                 told.append((text, value, count))
         return told
 
-    def encode(self, text: str) -> list[int]:
-        """A text's tokens."""
+    def encode(self, text: str) -> list[tuple[int, int]]:
+        """A text's tokens, each with the place in the text at which it ends."""
         if self._tokenizer is None:
-            return [_NUMBERS[piece] for piece in _SPLIT.findall(text)]
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        if len(ids) > self.max_tokens:
+            return [(_NUMBERS[match[0]], match.end()) for match in _SPLIT.finditer(text)]
+        told = self._tokenizer.encode(text, add_special_tokens=False)
+        if len(told.ids) > self.max_tokens:
             raise ValueError(
-                f"max_tokens={self.max_tokens}: a program has {len(ids)}; expected at least that"
+                f"max_tokens={self.max_tokens}: a program has {len(told.ids)}; expected at least "
+                f"that"
             )
-        return ids
+        return [(i, end) for i, (_, end) in zip(told.ids, told.offsets, strict=True)]
 
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
         """Fresh programs; no two splits share one."""
         told = self.programs(split, seed, step, size)
-        tokens, targets = pad_and_ask([self.encode(t) for t, _, _ in told], [v for _, v, _ in told])
+        encoded = [self.encode(text) for text, _, _ in told]
+        tokens, targets = pad_and_ask(
+            [[i for i, _ in row] for row in encoded], [value for _, value, _ in told]
+        )
+        if self.trace and split == "train":
+            for i, (text, _, _) in enumerate(told):
+                place = {end: at for at, (_, end) in enumerate(encoded[i])}
+                for end, value in traced(text):
+                    if end in place:
+                        targets[i, place[end]] = value
         return Batch(tokens, targets, {"updates": np.array([u for _, _, u in told])})
 
     def batches(self, split: str, size: int) -> None:

@@ -1,5 +1,6 @@
 """Programs: an interpreter of our own re-derives every label; splits, seeds, tokens, JSONL."""
 
+import dataclasses
 import json
 import re
 
@@ -243,3 +244,24 @@ def test_a_text_without_tokens_cannot_be_asked_about(tmp_path):
 def test_a_missing_jsonl_is_told_at_once(tmp_path):
     with pytest.raises(ValueError, match=r"train_file=.none\.jsonl.: expected the path of an"):
         Labelled(train_file="none.jsonl", valid_file="none.jsonl")
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_trace_asks_after_every_statement_and_in_training_only(own, byte_tokenizer):
+    """Every answer is what the other interpreter says of the program so far."""
+    task = Code(variables=3, updates=6, trace=True, tokenizer=None if own else byte_tokenizer)
+    plain = dataclasses.replace(task, trace=False)
+    told, batch = task.programs("train", 0, 1, 32), task.batch("train", 0, 1, 32)
+    for (text, label, _), tokens, targets in zip(told, batch.tokens, batch.targets, strict=True):
+        *asked, last = np.flatnonzero(targets != IGNORE)
+        assert targets[last] == label
+        for place in asked:
+            so_far = "".join(task.show(tokens[: place + 1]))
+            assert text.startswith(so_far + "\n")
+            statement = re.split(r"\n(?! |else:)", so_far)[-1]
+            name = re.search(r"\b[abc]\b", statement)[0]
+            assert interpret(f"{so_far}\n# value of {name} at the end:") == targets[place]
+        # the initial values are digits, and are all asked
+        assert len(asked) >= 3
+    assert (task.batch("valid", 0, 1, 32).targets == plain.batch("valid", 0, 1, 32).targets).all()
+    assert ((plain.batch("train", 0, 1, 32).targets != IGNORE).sum(1) == 1).all()
