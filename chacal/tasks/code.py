@@ -15,8 +15,9 @@ aliases, swaps, augmented assignments, branches, loops and calls; their number i
 Variables start as digits, and a program is told only if the asked one ends as a digit, so there are
 ten classes. The answer is asked at the last token.
 
-One answer to a program teaches little. With `trace`, training also asks at the end of every
-statement for the variable that it names first, as Python has it there; tests ask only at the end.
+One answer to a program teaches little. So with `trace` training asks for all variables at the end,
+and at the end of every update for the variable that it names first, as Python has it there. The
+first question is that of the tests, which ask no more.
 
 Its own tokens are the language's (`PIECES`), about four to an update; with `tokenizer`, the same
 text goes to a pretrained model.
@@ -64,8 +65,9 @@ _SPLIT = re.compile("|".join(re.escape(p) for p in sorted(PIECES, key=len, rever
 _STATEMENT = re.compile(r"\n(?! |else:)")
 _NAME = re.compile(rf"\b[{NAMES}]\b")
 
-FUNCTION, INITIAL, LONGEST, QUESTION = 19, 4, 16, 3
-"""Tokens at most: of the function, of an initial assignment, of an update, of the question."""
+FUNCTION, INITIAL, LONGEST, QUESTION = 19, 4, 16, 4
+"""Tokens at most: of the function, of an initial assignment, of an update, of a question, each with
+the end of its line, which the last has not."""
 
 Draw = Callable[[], float]
 
@@ -77,22 +79,36 @@ def execute(program: str) -> dict[str, Any]:
     return {name: scope[name] for name in NAMES if name in scope}
 
 
-def traced(program: str) -> list[tuple[int, int]]:
-    """(end, value) per statement: where it ends, and the digit that the first variable it names is.
+def question(name: str) -> str:
+    """What asks for a variable: a comment, which changes nothing."""
+    return f"# value of {name} at the end:"
 
-    A function's definition and the question name none; a variable that is no digit is left out.
+
+def ask_all(program: str, draw: Draw) -> str:
+    """The program with a question for every variable that its own does not ask for."""
+    scope = execute(program)
+    left = [name for name in scope if not program.endswith(question(name))]
+    while left:
+        program += "\n" + question(left.pop(int(draw() * len(left))))
+    return program
+
+
+def traced(program: str) -> tuple[str, dict[int, int]]:
+    """The program, and where in it Python is asked for the first variable of a statement.
+
+    At the end of every update and question, the digit that the variable is there. Nothing is asked
+    of the function and of the initial values, nor where the variable is no digit.
     """
     scope: dict[str, Any] = {"__builtins__": {"range": range}}
-    found, start = [], 0
+    answers, end = {}, -1
     for statement in _STATEMENT.split(program):
+        name = _NAME.search(statement)[0]  # type: ignore[index]
+        asked = name in scope
         exec(compile(statement, "<program>", "exec"), scope)
-        start += len(statement)
-        if not statement.startswith(("def ", "# ")):
-            value = scope[_NAME.search(statement)[0]]  # type: ignore[index]
-            if 0 <= value <= 9:
-                found.append((start, value))
-        start += 1
-    return found
+        end += 1 + len(statement)
+        if asked and 0 <= scope[name] <= 9:
+            answers[end] = scope[name]
+    return program, answers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +119,11 @@ class Code(OneToken):
     updates: int = option(8, "most updates of a program")
     min_updates: int = option(1, "fewest updates of a program")
     curriculum_steps: int = option(
-        0, "training: steps after which programs may have one update more; 0 for all at once"
+        100,
+        "training: steps after which programs, at first of no update, may have one more; 0: all",
     )
     trace: bool = option(
-        False, "training: after every statement, too, ask for the variable that it names first"
+        True, "training: ask for all variables at the end, and after every update for its first"
     )
     tokenizer: str | None = option(
         None, "file, folder or hub name of a tokenizer; default: the language's own tokens"
@@ -143,18 +160,21 @@ class Code(OneToken):
         """The longest program in tokens."""
         if self.tokenizer is not None:
             return self.max_tokens
-        return FUNCTION + INITIAL * self.variables + LONGEST * self.updates + QUESTION
+        questions = self.variables if self.trace else 1
+        lines = FUNCTION + INITIAL * self.variables + LONGEST * self.updates
+        return lines + QUESTION * questions - 1
 
     def programs(self, split: str, seed: int, step: int, size: int) -> list[tuple[str, int, int]]:
         """The batch of these arguments as (text with its question, label, updates)."""
         check_split(split)
-        most = self.updates
+        fewest, most = self.min_updates, self.updates
         if split == "train" and self.curriculum_steps:
-            most = min(most, self.min_updates + step // self.curriculum_steps)
-        draw = uniforms(stream("code", self.variables, self.min_updates, most, split, seed, step))
+            most = min(most, step // self.curriculum_steps)
+            fewest = min(fewest, most)
+        draw = uniforms(stream("code", self.variables, fewest, most, split, seed, step))
         told: list[tuple[str, int, int]] = []
         while len(told) < size:
-            count = self.min_updates + int(draw() * (most - self.min_updates + 1))
+            count = fewest + int(draw() * (most - fewest + 1))
             text, asked = _program(draw, NAMES[: self.variables], count)
             bucket = hashlib.sha256(text.encode()).digest()[0] % 4
             if split_of(bucket) == split and 0 <= (value := execute(text)[asked]) <= 9:
@@ -176,16 +196,17 @@ class Code(OneToken):
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
         """Fresh programs; no two splits share one."""
         told = self.programs(split, seed, step, size)
-        encoded = [self.encode(text) for text, _, _ in told]
-        tokens, targets = pad_and_ask(
-            [[i for i, _ in row] for row in encoded], [value for _, value, _ in told]
-        )
         if self.trace and split == "train":
-            for i, (text, _, _) in enumerate(told):
-                place = {end: at for at, (_, end) in enumerate(encoded[i])}
-                for end, value in traced(text):
-                    if end in place:
-                        targets[i, place[end]] = value
+            draw = uniforms(stream("code questions", split, seed, step))
+            asked = [traced(ask_all(text, draw)) for text, _, _ in told]
+        else:
+            asked = [(text, {len(text): value}) for text, value, _ in told]
+        rows, answers = [], []
+        for text, at in asked:
+            encoded = self.encode(text)
+            rows.append([token for token, _ in encoded])
+            answers.append({t: at[end] for t, (_, end) in enumerate(encoded) if end in at})
+        tokens, targets = pad_and_ask(rows, answers)
         return Batch(tokens, targets, {"updates": np.array([u for _, _, u in told])})
 
     def batches(self, split: str, size: int) -> None:
@@ -216,13 +237,16 @@ class Code(OneToken):
         return [self._tokenizer.decode([int(t)]) for t in tokens]
 
 
-def pad_and_ask(rows: list[list[int]], classes: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Token lists -> tokens padded behind with 0, and targets that ask at the last real token."""
+def pad_and_ask(
+    rows: list[list[int]], answers: list[dict[int, int]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Token lists -> tokens padded behind with 0, and the targets at the places that are asked."""
     tokens = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
     targets = np.full_like(tokens, IGNORE)
-    for i, (row, label) in enumerate(zip(rows, classes, strict=True)):
+    for i, (row, asked) in enumerate(zip(rows, answers, strict=True)):
         tokens[i, : len(row)] = row
-        targets[i, len(row) - 1] = label
+        for place, label in asked.items():
+            targets[i, place] = label
     return tokens, targets
 
 
@@ -288,4 +312,4 @@ def _program(draw: Draw, names: str, count: int) -> tuple[str, str]:
             0, f"def f({given}):\n    {first}\n    {then}\n    return {_pick(draw, given + own)}"
         )
     asked = _pick(draw, names)
-    return "\n".join([*lines, *updates, f"# value of {asked} at the end:"]), asked
+    return "\n".join([*lines, *updates, question(asked)]), asked

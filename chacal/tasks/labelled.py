@@ -115,7 +115,7 @@ class Labelled(OneToken):
         """Train: texts drawn at random by seed and step. Else: the step-th in file order."""
         rows = self.rows(split)
         picked = [rows[i] for i in choose(self.name, split, seed, step, size, len(rows))]
-        tokens, targets = pad_and_ask([t for t, _ in picked], [c for _, c in picked])
+        tokens, targets = pad_and_ask([t for t, _ in picked], [{len(t) - 1: c} for t, c in picked])
         return Batch(tokens, targets, {})
 
     def batches(self, split: str, size: int) -> int | None:
