@@ -106,7 +106,7 @@ SMOKE = TextScale(
 
 CPU = TextScale(
     tile=16,
-    code=Code(variables=4, updates=8),
+    code=Code(variables=4, updates=6),
     code_model=ModelConfig(operators=("dense",) * 4, width=128, heads=4),
     code_train=TrainConfig(
         steps=1500, batch_size=32, warmup=50, schedule="linear", decay=0.3, eval_every=300,
@@ -114,7 +114,7 @@ CPU = TextScale(
     ),
     code_examples=4096,
     code_note="cpu: a decoder of 4 layers, width 128, from new weights (the paper fine-tunes 12 "
-    "pretrained layers); programs of our own, 4 variables and 1 to 8 updates, 1,500 steps of 32",
+    "pretrained layers); programs of our own, 4 variables and 1 to 6 updates, 1,500 steps of 32",
     text=Language(window=256, tokenizer="bpe:2048"),
     text_model=DecoderConfig(width=128, heads=4, depth=4),
     text_train=TrainConfig(

@@ -118,9 +118,9 @@ class Code(OneToken):
     variables: int = option(4, "variables of a program")
     updates: int = option(8, "most updates of a program")
     min_updates: int = option(1, "fewest updates of a program")
+    curriculum_hold: int = option(250, "training steps with programs of no update")
     curriculum_steps: int = option(
-        100,
-        "training: steps after which programs, at first of no update, may have one more; 0: all",
+        100, "training steps until one more update after that; 0: no curriculum"
     )
     trace: bool = option(
         True, "training: ask for all variables at the end, and after every update for its first"
@@ -138,6 +138,7 @@ class Code(OneToken):
         check_int(self, "variables", 2, len(NAMES))
         check_int(self, "updates", 1)
         check_int(self, "min_updates", 1, self.updates)
+        check_int(self, "curriculum_hold", 0)
         check_int(self, "curriculum_steps", 0)
         check_int(self, "max_tokens", 1)
 
@@ -169,7 +170,8 @@ class Code(OneToken):
         check_split(split)
         fewest, most = self.min_updates, self.updates
         if split == "train" and self.curriculum_steps:
-            most = min(most, step // self.curriculum_steps)
+            risen = max(0, step - self.curriculum_hold) // self.curriculum_steps
+            most = min(most, risen)
             fewest = min(fewest, most)
         draw = uniforms(stream("code", self.variables, fewest, most, split, seed, step))
         told: list[tuple[str, int, int]] = []

@@ -156,9 +156,9 @@ def test_the_longest_program_fits():
 
 
 def test_difficulty_is_counted_and_a_curriculum_raises_it():
-    task = Code(updates=6, curriculum_steps=10)
-    most = [max(task.batch("train", 0, s, 64).info["updates"]) for s in (0, 10, 25, 1000)]
-    assert most == [0, 1, 2, 6]
+    task = Code(updates=6, curriculum_hold=20, curriculum_steps=10)
+    most = [max(task.batch("train", 0, s, 64).info["updates"]) for s in (0, 20, 30, 45, 1000)]
+    assert most == [0, 0, 1, 2, 6]
     batch = task.batch("valid", 0, 0, 200)
     assert set(batch.info["updates"]) == set(range(1, 7))
     guesses = batch.targets.copy()
