@@ -81,7 +81,7 @@ _FEW = TrainConfig(
 
 SMOKE = TextScale(
     tile=8,
-    code=Code(variables=2, updates=2),
+    code=Code(variables=2, updates=2, curriculum_hold=0, curriculum_steps=1),
     code_model=ModelConfig(operators=("dense", "dense"), width=16, heads=2),
     code_train=_FEW,
     code_examples=32,

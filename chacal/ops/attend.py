@@ -132,9 +132,10 @@ def score_pieces(
             yield heads, rows, S, spares[:size].view(shape)
 
 
-def score_room(q: Tensor) -> tuple[Tensor, Tensor]:
-    """Two buffers for `score_pieces`; memory that is not written to costs nothing."""
-    return q.new_empty(PIECE), q.new_empty(PIECE)
+def score_room(q: Tensor, scores: int) -> tuple[Tensor, Tensor]:
+    """Two buffers for `score_pieces` of at most so many scores a call."""
+    size = min(PIECE, scores)
+    return q.new_empty(size), q.new_empty(size)
 
 
 def even(total: int, most: int) -> int:

@@ -142,7 +142,7 @@ class BlockResolvent(torch.autograd.Function):
     Row r of block I has one softmax over everything up to r. Its mass on its own block drives the
     recursion of `streaming.py`, restarted at each block and told of the mass that lies before
     it; its mass on earlier blocks, if r is one of the rows that stand for I, adds to Ã_res. The
-    reduced system is so small that autograd goes through it.
+    reduced system, (n/m)² numbers, is left to autograd.
     """
 
     @staticmethod
@@ -164,7 +164,7 @@ class BlockResolvent(torch.autograd.Function):
         lse_past = q.new_full((B, n), -torch.inf)
         blocks = num_blocks(n, block_size)
         A_res = q.new_zeros(B, blocks, blocks)
-        room = score_room(q)
+        room = score_room(q, B * block_size * n)
         for I in range(blocks):
             a, b = I * block_size, min(n, (I + 1) * block_size)
             chosen = standing(rows, a, b)
@@ -207,10 +207,9 @@ class BlockResolvent(torch.autograd.Function):
         n = q.shape[1]
         residual = branches != "local"
         if residual:
+            V_rows = pick_rows(v, m, rows)
+            A, V, g = (x.detach().requires_grad_() for x in (A_res, V_rows, gamma))
             with torch.enable_grad():
-                A, V, g = (
-                    x.detach().requires_grad_() for x in (A_res, pick_rows(v, m, rows), gamma)
-                )
                 Y_res = reduced(A, V, g, columns, m)
             dA_res, dV_rows, dgamma_res = torch.autograd.grad(Y_res, (A, V, g), sum_blocks(dY, m))
         if branches == "residual":
@@ -223,7 +222,7 @@ class BlockResolvent(torch.autograd.Function):
             q, k, v, gamma, scale, False, H, lse, dY,
             shift=None if first_only else shift, leaf=leaf_size(m, LEAF, LEAF_STEP),
         )  # fmt: skip
-        dq, dk, room = local.dq, local.dk, score_room(q)
+        dq, dk, room = local.dq, local.dk, score_room(q, q.shape[0] * m * n)
         spans = [(I, I * m, min(n, (I + 1) * m)) for I in range(num_blocks(n, m))]
         for I, a, b in spans[1:] if residual else []:
             chosen = standing(rows, a, b)

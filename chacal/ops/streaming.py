@@ -190,7 +190,8 @@ class Adjoint:
         shift: Tensor | None = None,
         leaf: int | None = None,
     ) -> None:
-        """`shift` (B, n, 1) is what dS = A ∘ (dA - W·H + shift) has beyond Eq. 1, if anything."""
+        """`H` (B, n, d_v) is A Z and `lse` (B, n) the log-sum-exps, both of whole rows; `shift`
+        (B, n, 1) is what dS = A ∘ (dA - W·H + shift) has beyond Eq. 1, if anything."""
         self.q, self.k = q, k
         self.gamma, self.scale, self.drop = gamma, scale, drop
         self.H, self.lse, self.dY, self.shift = H, lse, dY, shift

@@ -25,6 +25,7 @@ text goes to a pretrained model.
 
 import hashlib
 import re
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,11 +94,11 @@ def ask_all(program: str, draw: Draw) -> str:
     return program
 
 
-def traced(program: str) -> tuple[str, dict[int, int]]:
-    """The program, and where in it Python is asked for the first variable of a statement.
+def traced(program: str) -> dict[int, int]:
+    """Where in a program its variables are asked for, and what Python says they are.
 
-    At the end of every update and question, the digit that the variable is there. Nothing is asked
-    of the function and of the initial values, nor where the variable is no digit.
+    At the end of every update and question, the digit that its first variable is there. Nothing is
+    asked of the function and of the initial values, nor where the variable is no digit.
     """
     scope: dict[str, Any] = {"__builtins__": {"range": range}}
     answers, end = {}, -1
@@ -108,7 +109,7 @@ def traced(program: str) -> tuple[str, dict[int, int]]:
         end += 1 + len(statement)
         if asked and 0 <= scope[name] <= 9:
             answers[end] = scope[name]
-    return program, answers
+    return answers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,9 +119,9 @@ class Code(OneToken):
     variables: int = option(4, "variables of a program")
     updates: int = option(8, "most updates of a program")
     min_updates: int = option(1, "fewest updates of a program")
-    curriculum_hold: int = option(250, "training steps with programs of no update")
+    curriculum_hold: int = option(250, "training steps before the curriculum begins to rise")
     curriculum_steps: int = option(
-        100, "training steps until one more update after that; 0: no curriculum"
+        100, "training steps until one more update, from none; 0: no curriculum"
     )
     trace: bool = option(
         True, "training: ask for all variables at the end, and after every update for its first"
@@ -183,31 +184,37 @@ class Code(OneToken):
                 told.append((text, value, count))
         return told
 
-    def encode(self, text: str) -> list[tuple[int, int]]:
-        """A text's tokens, each with the place in the text at which it ends."""
+    def encode(self, text: str) -> tuple[list[int], list[int]]:
+        """A text's tokens, and where in the text each of them ends."""
         if self._tokenizer is None:
-            return [(_NUMBERS[match[0]], match.end()) for match in _SPLIT.finditer(text)]
+            found = list(_SPLIT.finditer(text))
+            return [_NUMBERS[match[0]] for match in found], [match.end() for match in found]
         told = self._tokenizer.encode(text, add_special_tokens=False)
         if len(told.ids) > self.max_tokens:
             raise ValueError(
                 f"max_tokens={self.max_tokens}: a program has {len(told.ids)}; expected at least "
                 f"that"
             )
-        return [(i, end) for i, (_, end) in zip(told.ids, told.offsets, strict=True)]
+        return told.ids, [end for _, end in told.offsets]
 
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
         """Fresh programs; no two splits share one."""
         told = self.programs(split, seed, step, size)
         if self.trace and split == "train":
             draw = uniforms(stream("code questions", split, seed, step))
-            asked = [traced(ask_all(text, draw)) for text, _, _ in told]
+            texts = [ask_all(text, draw) for text, _, _ in told]
+            asked = [traced(text) for text in texts]
         else:
-            asked = [(text, {len(text): value}) for text, value, _ in told]
+            texts = [text for text, _, _ in told]
+            asked = [{len(text): value} for text, value, _ in told]
         rows, answers = [], []
-        for text, at in asked:
-            encoded = self.encode(text)
-            rows.append([token for token, _ in encoded])
-            answers.append({t: at[end] for t, (_, end) in enumerate(encoded) if end in at})
+        for text, at in zip(texts, asked, strict=True):
+            row, ends = self.encode(text)
+            # the token that the asked place ends in: a tokenizer may join it to the line's end
+            answers.append(
+                {min(bisect_left(ends, end), len(row) - 1): value for end, value in at.items()}
+            )
+            rows.append(row)
         tokens, targets = pad_and_ask(rows, answers)
         return Batch(tokens, targets, {"updates": np.array([u for _, _, u in told])})
 
@@ -229,7 +236,7 @@ class Code(OneToken):
         unit = "own tokens" if self.tokenizer is None else f"tokens of {self.tokenizer}"
         return (
             f"code: programs of {self.variables} variables and {self.min_updates} to "
-            f"{self.updates} updates, {unit}"
+            f"{self.updates} updates, {unit}{', traced in training' if self.trace else ''}"
         )
 
     def show(self, tokens: np.ndarray) -> list[str]:
@@ -255,9 +262,9 @@ def pad_and_ask(
 def count_answers(
     predictions: np.ndarray, losses: np.ndarray, batch: Batch
 ) -> tuple[Totals, np.ndarray]:
-    """Sums of loss and accuracy where each row asks once, and which rows are right."""
+    """Sums of loss and accuracy, and which rows are right in all that is asked of them."""
     asked = batch.targets != IGNORE
-    right = ((predictions == batch.targets) & asked).any(1)
+    right = ((predictions == batch.targets) | ~asked).all(1)
     totals = {
         "loss": (float(losses[asked].sum(dtype=np.float64)), float(asked.sum())),
         "accuracy": (float(right.sum()), float(len(right))),

@@ -228,11 +228,32 @@ def test_blockwise_names_a_bad_gamma_and_size():
 
 
 @pytest.mark.parametrize("n", [1, 6, 7, 9])
-@pytest.mark.parametrize("branches", ["both", "residual"])
-def test_without_gradients_the_outputs_are_the_same(n, branches):
+@pytest.mark.parametrize("branches", ["both", "local", "residual"])
+@pytest.mark.parametrize("rows", ["first", "mean", "last"])
+def test_without_gradients_the_outputs_are_the_same(n, branches, rows):
     q, k, v = draw_qkv(2, n=n)
-    options = {"block_size": 3, "branches": branches}
+    options = {"block_size": 3, "branches": branches, "rows": rows}
     with torch.no_grad():
         plain = chacal.block_resolvent_attention(q, k, v, **options)
     tracked = chacal.block_resolvent_attention(*leaves(q, k, v), **options)
     assert torch.equal(plain, tracked)
+
+
+@pytest.mark.parametrize("wanted", ["v", "gamma"])
+@pytest.mark.parametrize("shape", [(), (3, 1, 1)])
+@pytest.mark.parametrize("branches", ["both", "local", "residual"])
+def test_the_gradient_of_one_input_alone(wanted, shape, branches):
+    """Of a γ that all heads share, too: against autograd through Algorithm 1 on the matrix."""
+    q, k, v = draw_qkv(2, 3, n=8)
+    gamma = torch.full(shape, 0.7, dtype=q.dtype)
+    asked = {"v": v, "gamma": gamma}[wanted].requires_grad_()
+    Y = chacal.block_resolvent_attention(
+        q, k, v, gamma=gamma.squeeze(), block_size=3, branches=branches
+    )
+    dY = torch.randn_like(Y)
+    heads = zip(q.flatten(0, 1), k.flatten(0, 1), strict=True)
+    A = torch.stack([oracles.attention(*head) for head in heads]).unflatten(0, (2, 3))
+    expected = chacal.blockwise(A, v, gamma, 3, branches=branches)
+    torch.testing.assert_close(
+        torch.autograd.grad(Y, asked, dY)[0], torch.autograd.grad(expected, asked, dY)[0]
+    )
