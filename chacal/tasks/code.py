@@ -73,9 +73,14 @@ the end of its line, which the last has not."""
 Draw = Callable[[], float]
 
 
+def _scope() -> dict[str, Any]:
+    """What a program begins with: nothing but `range`."""
+    return {"__builtins__": {"range": range}}
+
+
 def execute(program: str) -> dict[str, Any]:
     """The variables of a program of ours, after Python ran it with nothing but `range`."""
-    scope: dict[str, Any] = {"__builtins__": {"range": range}}
+    scope = _scope()
     exec(compile(program, "<program>", "exec"), scope)
     return {name: scope[name] for name in NAMES if name in scope}
 
@@ -85,10 +90,9 @@ def question(name: str) -> str:
     return f"# value of {name} at the end:"
 
 
-def ask_all(program: str, draw: Draw) -> str:
-    """The program with a question for every variable that its own does not ask for."""
-    scope = execute(program)
-    left = [name for name in scope if not program.endswith(question(name))]
+def ask_all(program: str, names: str, draw: Draw) -> str:
+    """The program with a question for every one of `names` that its own does not ask for."""
+    left = [name for name in names if not program.endswith(question(name))]
     while left:
         program += "\n" + question(left.pop(int(draw() * len(left))))
     return program
@@ -100,9 +104,10 @@ def traced(program: str) -> dict[int, int]:
     At the end of every update and question, the digit that its first variable is there. Nothing is
     asked of the function and of the initial values, nor where the variable is no digit.
     """
-    scope: dict[str, Any] = {"__builtins__": {"range": range}}
+    scope = _scope()
     answers, end = {}, -1
     for statement in _STATEMENT.split(program):
+        # every statement of ours names a variable
         name = _NAME.search(statement)[0]  # type: ignore[index]
         asked = name in scope
         exec(compile(statement, "<program>", "exec"), scope)
@@ -202,7 +207,7 @@ class Code(OneToken):
         told = self.programs(split, seed, step, size)
         if self.trace and split == "train":
             draw = uniforms(stream("code questions", split, seed, step))
-            texts = [ask_all(text, draw) for text, _, _ in told]
+            texts = [ask_all(text, NAMES[: self.variables], draw) for text, _, _ in told]
             asked = [traced(text) for text in texts]
         else:
             texts = [text for text, _, _ in told]
