@@ -153,6 +153,6 @@ def test_lines_that_are_none_are_named(tmp_path):
     data = write(tmp_path, "contract_nli", validation=[{"id": "1", "input": "x"}])
     (tmp_path / "contract_nli" / "train.jsonl").write_text("\n")
     with pytest.raises(ValueError, match=r"contract_nli/train.jsonl: the file is empty"):
-        Scrolls(data=data).train_rows  # noqa: B018
+        Scrolls(data=data).train_rows  # noqa: B018 - reading it raises
     with pytest.raises(ValueError, match=r"validation.jsonl, line 1: expected an object with id"):
         Scrolls(data=data).batch("valid", 0, 0, 1)
