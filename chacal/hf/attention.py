@@ -40,7 +40,7 @@ def attend(
     sliding_window: int | None = None,
     is_causal: bool | None = None,
     **kwargs: Any,
-) -> tuple[Tensor, None]:
+) -> tuple[Tensor, Tensor]:
     """Y of a patched layer.
 
     Args:
@@ -57,7 +57,8 @@ def attend(
         kwargs: of other attention functions; refused where they would change the result.
 
     Returns:
-        (batch, c, heads, d_v), and no attention weights: they are never formed.
+        (batch, c, heads, d_v), and (batch, heads, 0, 0) in the place of attention weights, which
+        are never formed: with None, `outputs.attentions` would skip the layer.
     """
     operator = getattr(module, "chacal_operator", None)
     if operator is None:
@@ -79,8 +80,14 @@ def attend(
             f"tokens, and {operator} has its own pattern; expected shorter inputs, or a config "
             f"with sliding_window=None"
         )
+    positions = kwargs.get("position_ids")
+    if attention_mask is None and positions is not None and bool((positions.diff() < 0).any()):
+        raise ValueError(
+            "position_ids start again within a row and there is no mask, as for sequences packed "
+            "for flash attention, which would see each other; expected one sequence a row"
+        )
     real = real_tokens(attention_mask, query.shape[0], past, count)
-    real = None if real is None or bool(real.all()) else real[:, past:]
+    real = None if real is None or bool(real.all()) else real
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
@@ -92,7 +99,8 @@ def attend(
     else:
         Y = chacal_layer.attend(q, k, v, real, scaling)
     Y = nn.functional.dropout(Y, dropout, training=module.training)
-    return Y.transpose(1, 2).contiguous().to(value.dtype), None
+    no_weights = Y.new_empty(*Y.shape[:2], 0, 0)
+    return Y.transpose(1, 2).contiguous().to(value.dtype), no_weights
 
 
 def real_tokens(mask: Tensor | None, batch: int, past: int, count: int) -> Tensor | None:

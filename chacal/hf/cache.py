@@ -44,6 +44,7 @@ class OperatorLayer(CacheLayerMixin):
         """Back to no tokens."""
         self.length = 0
         self._batch = 0
+        self._real: Tensor | None = None  # (batch, length): which were no padding; None is all
         self.decoder: Decoder | None = None
         self._unread: dict[str, Any] | None = None  # what the decoder has yet to be told
 
@@ -56,12 +57,13 @@ class OperatorLayer(CacheLayerMixin):
             q: (batch, heads, c, d) queries.
             k: (batch, heads, c, d) keys.
             v: (batch, heads, c, d_v) values.
-            mask: (batch, c) boolean, True for real tokens.
+            mask: (batch, length + c) boolean, True for real tokens; None if all are.
             scale: multiplies q·k.
 
         Returns:
             (batch, heads, c, d_v); zeros at padding.
         """
+        self._check_past(mask)
         trains = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
         if trains and self.length:
             raise ValueError(
@@ -69,6 +71,7 @@ class OperatorLayer(CacheLayerMixin):
                 f"gradients do not flow through it; expected torch.no_grad(), or the whole "
                 f"sequence at once with use_cache=False"
             )
+        real, mask = mask, None if mask is None else mask[:, self.length :]
         if trains or (not self.length and not can_decode(self.operator)):
             given = {"q": q, "k": k, "v": v, "mask": mask, "scale": scale}
             self._unread = {n: x.detach() if isinstance(x, Tensor) else x for n, x in given.items()}
@@ -76,8 +79,20 @@ class OperatorLayer(CacheLayerMixin):
         else:
             Y = self._read().extend(q, k, v, mask, scale=scale)
         self.length += q.shape[-2]
-        self._batch = q.shape[0]
+        self._batch, self._real = q.shape[0], real
         return Y
+
+    def _check_past(self, mask: Tensor | None) -> None:
+        """Other layers would follow a mask that hides other tokens than it did; a state cannot."""
+        said, known = _unless_all(None if mask is None else mask[:, : self.length]), self._real
+        if (said is None) != (known is None) or (
+            said is not None and known is not None and not torch.equal(said, known)
+        ):
+            raise ValueError(
+                f"attention_mask says otherwise which of the {self.length} tokens in the cache are "
+                f"padding than it did when they were read; expected the mask of before, longer by "
+                f"the new tokens"
+            )
 
     def _read(self) -> Decoder:
         """The decoder, told of everything so far."""
@@ -98,12 +113,15 @@ class OperatorLayer(CacheLayerMixin):
         if tokens_to_remove and self.length:
             self._read().crop(self.length + tokens_to_remove)
             self.length += tokens_to_remove
+            self._real = _unless_all(None if self._real is None else self._real[:, : self.length])
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Sequence i becomes what sequence indices[i] was."""
         if self.length:
             self._read().reorder(indices)
             self._batch = len(indices)
+            if self._real is not None:
+                self._real = _unless_all(self._real[indices.to(self._real.device)])
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """The same, as beam search calls it."""
@@ -143,6 +161,11 @@ class OperatorLayer(CacheLayerMixin):
         """A decoder stays where it is."""
 
 
+def _unless_all(real: Tensor | None) -> Tensor | None:
+    """None where every token is real, as for a mask that is not there."""
+    return None if real is None or bool(real.all()) else real
+
+
 def can_decode(operator: Operator) -> bool:
     """Whether an operator can go on from a cache, one token at a time."""
     try:
@@ -175,6 +198,11 @@ def layer_of(cache: Cache, index: int, operator: Operator) -> OperatorLayer:
     """The place of patched layer `index` in a cache, made where the cache is new."""
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
+    if getattr(cache, "offloading", False):
+        raise ValueError(
+            f"layer {index} has {operator} and the cache is offloaded, which an operator's state "
+            f"cannot be; expected a DynamicCache without offloading"
+        )
     layers = cache.layers
     if type(cache) is DynamicCache:  # a subclass may do anything with its layers
         if cache.layer_class_to_replicate is not None:

@@ -44,13 +44,20 @@ class ChaCALConfig:
     def to_dict(self) -> dict[str, Any]:
         """As for the stock config, with the patched layers marked."""
         fields = super().to_dict()  # type: ignore[misc]
-        if isinstance(self.chacal_operators, dict):
-            patched = {int(index) for index in self.chacal_operators if index.isdigit()}
-            types = fields.get("layer_types") or [PLAIN] * (1 + max(patched, default=0))
+        patched = self._patched_layers()
+        if patched:
+            types = fields.get("layer_types") or [PLAIN] * (1 + max(patched))
             fields["layer_types"] = [
                 MARK * (i in patched) + str(kind).removeprefix(MARK) for i, kind in enumerate(types)
             ]
         return fields
+
+    def _patched_layers(self) -> set[int]:
+        """As the fields say; a model that is made from them checks them."""
+        if isinstance(self.chacal_operators, str):
+            count = getattr(self, "decoder_layers", None) or self.num_hidden_layers  # type: ignore[attr-defined]
+            return set(range(count))
+        return {int(i) for i in self.chacal_operators or () if str(i).isdigit()}
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:

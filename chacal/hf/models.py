@@ -12,12 +12,17 @@ from typing import Any
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForQuestionAnswering,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
 )
 
 from chacal.hf.config import CONFIGS
 from chacal.hf.patch import install_from_config
+
+PREFIX = "ChaCAL"
+"""Before a stock class's name."""
 
 
 class ChaCALModel:
@@ -28,12 +33,16 @@ class ChaCALModel:
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         install_from_config(self)
 
+    def _get_name(self) -> str:
+        """The stock class's name: by it the Trainer knows that labels are to be shifted."""
+        return type(self).__name__.removeprefix(PREFIX)
+
 
 def _patched(auto: Any, stock: type[Any]) -> type[Any]:
     """The stock class that patches itself, known to `auto`."""
     config = CONFIGS[stock.config_class.model_type]
     made = type(
-        f"ChaCAL{stock.__name__}",
+        PREFIX + stock.__name__,
         (ChaCALModel, stock),
         {
             "__module__": __name__,
@@ -50,6 +59,8 @@ HEADS = (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoModelForQuestionAnswering,
 )
 """Through which a patched model can be loaded, where its architecture has such a head."""
 

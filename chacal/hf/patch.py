@@ -50,7 +50,8 @@ def patch(
     again, and other layers with another operator.
 
     Args:
-        model: GPT-2, BART (its decoder), Llama, Mistral, Qwen2 or Qwen3, with any head.
+        model: GPT-2, BART (its decoder), Llama, Mistral, Qwen2 or Qwen3, with any head; those of
+            `models.HEADS` can be loaded again once they are saved.
         operator: an operator or its text, such as "chacal,gamma=0.5" or "window@64".
         layers: "all", decoder layers counted from 0, or one of `PROTOCOLS`.
         allow_leak: whether an operator that sees later tokens may be used.
@@ -99,9 +100,9 @@ def unpatch(model: Model) -> Model:
 def operators_of(model: PreTrainedModel) -> dict[int, Operator]:
     """The patched layers, counted from 0, and their operators."""
     return {
-        i: attention.chacal_operator
-        for i, attention in causal_attentions(model).items()
-        if hasattr(attention, "chacal_operator")
+        module.layer_idx: module.chacal_operator
+        for module in model.modules()
+        if hasattr(module, "chacal_operator")
     }
 
 
@@ -115,19 +116,29 @@ def install_from_config(model: PreTrainedModel) -> None:
             f'chacal_operators="chacal"'
         )
     attentions = causal_attentions(model)
-    texts = config.chacal_operators
-    if isinstance(texts, str):
-        texts = {str(i): texts for i in attentions}
-        config.chacal_operators = texts
-    operators = {index: parse_operator(text) for index, text in texts.items()}
+    given = config.chacal_operators
+    texts = dict.fromkeys(attentions, given) if isinstance(given, str) else _by_layer(given)
+    choose_layers(list(texts), len(attentions))
+    operators = {i: parse_operator(text) for i, text in texts.items()}
     leaking = [str(op) for op in operators.values() if not op.causal]
     if leaking and not config.chacal_allow_leak:
         raise ValueError(
             f"{leaking[0]} sees later tokens; expected a causal operator, or chacal_allow_leak=True"
         )
-    for index, operator in operators.items():
-        (i,) = choose_layers(int(index) if index.isdigit() else index, len(attentions))
+    config.chacal_operators = {str(i): text for i, text in texts.items()}
+    for i, operator in operators.items():
         _install(attentions[i], operator, config)
+
+
+def _by_layer(texts: Any) -> dict[int, str]:
+    """`chacal_operators` with its layers as numbers; a file has them as texts."""
+    numbered = isinstance(texts, dict) and all(str(layer).isdigit() for layer in texts)
+    if not numbered or not all(isinstance(text, str) for text in texts.values()):
+        raise ValueError(
+            f"chacal_operators is {texts!r}; expected operators by layer, counted from 0, as in "
+            f'{{"1": "chacal"}}, or one text for all layers'
+        )
+    return {int(layer): text for layer, text in texts.items()}
 
 
 def causal_attentions(model: PreTrainedModel) -> dict[int, Any]:

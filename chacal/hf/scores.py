@@ -18,15 +18,20 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     BartConfig,
+    GenerationConfig,
     GPT2Config,
 )
 
 from chacal.hf.cache import can_decode
+from chacal.hf.config import ChaCALConfig
 from chacal.hf.patch import operators_of, patch
 from chacal.operators import Dense, Operator
 
 FRESH = ("gpt2", "bart")
 """Architectures that can be made with new weights."""
+
+SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+"""All that is kept of a checkpoint's generation config."""
 
 
 class Scores(nn.Module):
@@ -42,6 +47,11 @@ class Scores(nn.Module):
         """
         super().__init__()
         self.model, self.inputs = model, inputs
+        if inputs:
+            # greedy answers, whatever a checkpoint asks for: no least length, no ban on repeats
+            model.generation_config = GenerationConfig(
+                **{name: getattr(model.generation_config, name) for name in SPECIAL_TOKENS}
+            )
         self.head = None if classes is None else nn.Linear(model.config.hidden_size, classes)
 
     @property
@@ -69,14 +79,13 @@ class Scores(nn.Module):
     def answer(self, tokens: Tensor) -> Tensor:
         """Greedy answers of an encoder-decoder: (batch, n) -> (batch, output part).
 
-        The token of the highest score, whatever else a checkpoint's generation config asks for;
+        The token of the highest score at every place;
         without a cache where an operator cannot decode, as blocks of n // j tokens cannot.
         """
         given, asked = tokens[:, : self.inputs], tokens.shape[1] - self.inputs
         pad = self.model.config.pad_token_id
         told = self.model.generate(
             input_ids=given, attention_mask=(given != pad).long(), max_new_tokens=asked,
-            num_beams=1, do_sample=False, early_stopping=False, no_repeat_ngram_size=0,
             use_cache=all(map(can_decode, operators_of(self.model).values())),
         )[:, 1:]  # fmt: skip
         return nn.functional.pad(told, (0, asked - told.shape[1]), value=pad)
@@ -115,6 +124,12 @@ def build_scores(
         if source is not None
         else _fresh(architecture, sizes, vocab_size, length)
     )
+    if isinstance(config, ChaCALConfig):
+        raise ValueError(
+            f"pretrained is {pretrained!r}, whose layers have operators already "
+            f"({config.chacal_operators}); expected ordinary attention, as after "
+            f"chacal.hf.unpatch(model) and save_pretrained"
+        )
     if bool(getattr(config, "is_encoder_decoder", False)) != bool(inputs):
         kind = "an encoder-decoder" if inputs else "a decoder"
         raise ValueError(f"{pretrained or architecture} is no {kind[3:]}; expected {kind}")
@@ -165,8 +180,7 @@ def _fresh(architecture: str, sizes: dict[str, Any], vocab_size: int, length: in
             vocab_size=vocab_size, max_position_embeddings=positions, d_model=width,
             encoder_layers=depth, decoder_layers=depth, encoder_attention_heads=heads,
             decoder_attention_heads=heads, encoder_ffn_dim=inner, decoder_ffn_dim=inner,
-            dropout=drop, forced_eos_token_id=sizes["tokens"].get("eos_token_id", 2),
-            **sizes["tokens"],
+            dropout=drop, **sizes["tokens"],
         )  # fmt: skip
     raise ValueError(f"architecture is {architecture!r}; expected one of {', '.join(FRESH)}")
 
@@ -204,7 +218,7 @@ def _ask(pretrained: str | None, auto: Any, source: dict[str, Any], **more: Any)
             ) from None
     try:
         return auto.from_pretrained(**source, **more)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # a damaged file raises what its reader has
         why = (str(error).strip().splitlines() or ["no answer"])[0][:200]
         raise ValueError(
             f"pretrained is {pretrained!r} and cannot be loaded ({why}); expected a folder that "

@@ -20,6 +20,7 @@ than they need, and say so when asked for more.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,6 +54,10 @@ class Decoder:
     def nbytes(self) -> int:
         """Bytes kept."""
         return sum(x.numel() * x.element_size() for s in self._states for x in s.tensors())
+
+    @property
+    def _device(self) -> Any:
+        return self._kind[1]
 
     @torch.no_grad()
     def extend(
@@ -153,7 +158,7 @@ class Decoder:
                 "no batch to reorder; expected a decoder extended by (batch, ..., n, d)"
             )
         batch = self._leading[0]
-        index = torch.as_tensor(index)
+        index = torch.as_tensor(index, device=self._device)
         if (
             index.is_floating_point()
             or index.ndim != 1
@@ -193,10 +198,10 @@ class Decoder:
     def _keep_apart(self, batch: int) -> None:
         """From one state for the whole batch to one per sequence."""
         together = self._states[0]
-        device = self._kind[1]  # a tuple of objects: mypy cannot know that this one is a device
-        self._real = torch.ones(batch, self.length, dtype=torch.bool, device=device)  # type: ignore[call-overload]
+        self._real = torch.ones(batch, self.length, dtype=torch.bool, device=self._device)
         if together.length:
-            rows = torch.arange(together.tensors()[0].shape[0]).reshape(batch, -1)
+            count = together.tensors()[0].shape[0]
+            rows = torch.arange(count, device=self._device).reshape(batch, -1)
             self._states = [together.select(at) for at in rows]
         else:
             self._states = [self._new_state() for _ in range(batch)]

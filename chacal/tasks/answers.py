@@ -37,7 +37,7 @@ def exact_match(answer: str, references: Sequence[str]) -> float:
 
 def rouge(answer: str, references: Sequence[str]) -> dict[str, float]:
     """ROUGE-1, -2 and -L, each with the reference that is best for it."""
-    scores = [_scorer().score(reference, answer) for reference in references]
+    scores = [rouge_scorer().score(reference, answer) for reference in references]
     return {kind: 100 * max(score[kind].fmeasure for score in scores) for kind in ROUGE}
 
 
@@ -55,7 +55,8 @@ def _f1(answer: list[str], reference: list[str]) -> float:
 
 
 @lru_cache(maxsize=1)
-def _scorer() -> Any:
+def rouge_scorer() -> Any:
+    """The package's scorer, or what to install: asked for before hours of training are spent."""
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError:

@@ -203,7 +203,11 @@ class Code(OneToken):
         return told.ids, [end for _, end in told.offsets]
 
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
-        """Fresh programs; no two splits share one."""
+        """Fresh programs; no two splits share one with the same question.
+
+        A training text with `trace` asks its program's other questions too, so a short program may
+        be seen in training and asked something else in a test.
+        """
         told = self.programs(split, seed, step, size)
         if self.trace and split == "train":
             draw = uniforms(stream("code questions", split, seed, step))

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from chacal.tasks.answers import ROUGE, exact_match, f1, geometric_mean, rouge
+from chacal.tasks.answers import ROUGE, exact_match, f1, geometric_mean, rouge, rouge_scorer
 from chacal.tasks.base import (
     IGNORE,
     Batch,
@@ -195,6 +195,8 @@ class Scrolls(OneToken):
 
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
         """Train: the step-th part of epochs, each shuffled by the seed. Else: in file order."""
+        if DATASETS[self.dataset] == "rouge":
+            rouge_scorer()
         told = self.questions(split)
         if split == "train":
             at = np.arange(step * size, (step + 1) * size)
@@ -218,7 +220,8 @@ class Scrolls(OneToken):
             tokens[i, self.input_tokens] = self.special_tokens["decoder_start_token_id"]
             tokens[i, self.input_tokens + 1 : self.input_tokens + len(output)] = output[:-1]
             targets[i, : len(output)] = output
-        return Batch(tokens.astype(np.int64), targets.astype(np.int64), {"question": chosen})
+        info = {"question": chosen, "train": np.full(len(chosen), split == "train")}
+        return Batch(tokens.astype(np.int64), targets.astype(np.int64), info)
 
     def batches(self, split: str, size: int) -> int | None:
         """Batches in one pass over valid or test; None for train."""
@@ -227,9 +230,10 @@ class Scrolls(OneToken):
     def count(self, predictions: np.ndarray, losses: np.ndarray, batch: Batch) -> Totals:
         """The loss of the first reference; the answers' scores against all."""
         asked = batch.targets != IGNORE
+        told = self.questions("train" if batch.info["train"].any() else "valid")
         totals: dict[str, list[float]] = {}
         for guess, number in zip(predictions, batch.info["question"], strict=True):
-            answer, outputs = self.decode(guess), self.questions("valid")[int(number)].outputs
+            answer, outputs = self.decode(guess), told[int(number)].outputs
             if DATASETS[self.dataset] == "rouge":
                 scores = rouge(answer, outputs)
             else:

@@ -46,7 +46,12 @@ def test_a_cache_changes_nothing(text, mode, padded):
 
 
 @operators
-def test_prompt_lookup(text):
+def test_prompt_lookup(text, monkeypatch):
+    taken_back = []
+    crop = OperatorLayer.crop
+    monkeypatch.setattr(
+        OperatorLayer, "crop", lambda self, count: (taken_back.append(count), crop(self, count))[1]
+    )
     model = patch(tiny("gpt2"), text, layers=[0, 2])
     prompt = draw_tokens(1, 4).repeat(1, 5)  # something to look up
     expected = generate(model, {"input_ids": prompt}, use_cache=False, max_new_tokens=30)
@@ -55,6 +60,7 @@ def test_prompt_lookup(text):
         max_matching_ngram_size=1,
     )  # fmt: skip
     assert torch.equal(got, expected)
+    assert min(taken_back) < 0  # candidates that the model did not mean
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -173,6 +179,36 @@ def test_other_kinds_of_cache_are_refused_even_when_empty():
             model(tokens, past_key_values=cache)
     with pytest.raises(ValueError, match="StaticCache, keeps raw K and V"):
         generate(model, {"input_ids": tokens}, cache_implementation="static")
+
+
+def test_a_mask_that_hides_other_past_tokens_is_refused():
+    # other layers would follow it, and a state cannot
+    model, padded = patch(tiny("gpt2"), "chacal", layers=[1]), left_padded()
+    tokens, mask = padded["input_ids"], padded["attention_mask"]
+    longer = torch.cat([mask, mask.new_ones(3, 1)], 1)
+    with torch.no_grad():
+        for first, later in (({}, longer), (padded, None), (padded, longer.flip(0))):
+            cache = model(**{"input_ids": tokens, **first}).past_key_values
+            with pytest.raises(ValueError, match="attention_mask says otherwise which of the 12"):
+                model(tokens[:, :1], attention_mask=later, past_key_values=cache)
+        cache = model(**padded).past_key_values
+        # what it says is followed through selecting and cropping
+        cache.batch_select_indices(torch.tensor([2, 1]))
+        cache.crop(-2)
+        rest = {"attention_mask": mask[[2, 1]], "past_key_values": cache}
+        logits = model(tokens[[2, 1], 10:], **rest).logits
+        assert far(logits, model(**padded).logits[[2, 1], 10:]) < EXACT
+        # and is nothing once the padded sequences are gone
+        cache = model(**padded).past_key_values
+        cache.batch_select_indices(torch.tensor([0]))
+        model(tokens[:1, :1], past_key_values=cache)
+
+
+def test_an_offloaded_cache_is_refused():
+    model, cache = patch(tiny("gpt2"), "chacal", layers=[0]), DynamicCache()
+    cache.offloading = True  # the constructor wants a GPU
+    with pytest.raises(ValueError, match="the cache is offloaded"):
+        model(draw_tokens(2, 6), past_key_values=cache)
 
 
 def test_a_cache_follows_its_operator():

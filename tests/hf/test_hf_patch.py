@@ -29,6 +29,7 @@ from transformers import (
 
 import chacal.hf
 from chacal.hf import operators_of, patch, unpatch
+from chacal.hf.attention import attend
 from chacal.hf.patch import causal_attentions
 
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -217,6 +218,10 @@ def test_masks_that_are_not_causal_are_refused():
     packed = torch.tensor([[0, 1, 2, 0, 1, 2]])
     with pytest.raises(ValueError, match="packed sequences"):
         model(tokens, position_ids=packed, use_cache=False)
+    # flash attention is told by the positions alone
+    q = torch.zeros(1, 4, 6, 8, dtype=torch.float64)
+    with pytest.raises(ValueError, match="position_ids start again within a row"):
+        attend(causal_attentions(model)[0], q, q, q, None, position_ids=packed)
     causal = torch.ones(1, 1, 6, 6, dtype=torch.bool).tril()
     assert far(model(tokens, attention_mask=causal).logits, model(tokens).logits) < EXACT
 
@@ -229,6 +234,12 @@ def test_a_sliding_window_counts_as_long_as_it_hides_nothing(use_cache):
     assert far(model(draw_tokens(1, 7), use_cache=use_cache).logits, dense) < near("mistral")
     with pytest.raises(ValueError, match="sliding window of 8 hides keys of 9 tokens"):
         model(draw_tokens(1, 9), use_cache=use_cache)
+
+
+def test_the_attentions_of_other_layers_stay_in_their_places():
+    model = patch(tiny("gpt2", attn_implementation="eager"), "chacal", layers=[1])
+    told = model(draw_tokens(2, 6), output_attentions=True).attentions
+    assert [tuple(A.shape) for A in told] == [(2, 4, 6, 6), (2, 4, 0, 0), (2, 4, 6, 6)]
 
 
 # Errors

@@ -11,7 +11,6 @@ import torch
 from tiny import CAUSAL_LM, EXACT, KINDS, far, inputs_of, tiny
 from transformers import (
     AutoConfig,
-    AutoModel,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
@@ -27,7 +26,7 @@ from chacal.hf import (
     patch,
     unpatch,
 )
-from chacal.hf.models import MODELS
+from chacal.hf.models import HEADS, MODELS
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -136,8 +135,10 @@ def test_a_fresh_model_is_made_from_a_config():
 def test_other_heads_come_back_too(kind, tmp_path):
     stock = {
         auto: auto._model_mapping[KINDS[kind][1]]
-        for auto in (AutoModel, AutoModelForSequenceClassification)
+        for auto in HEADS
+        if KINDS[kind][1] in auto._model_mapping
     }
+    assert len(stock) == 5
     inputs = inputs_of(kind)
     for number, (loader, cls) in enumerate(stock.items()):
         model = patch(cls(tiny(kind).config).eval(), "chacal", layers=[1])
@@ -148,7 +149,7 @@ def test_other_heads_come_back_too(kind, tmp_path):
 
 
 def test_every_class_is_pickled_by_its_name():
-    assert len(MODELS) == 19
+    assert len(MODELS) == 30
     for name, made in MODELS.items():
         assert pickle.loads(pickle.dumps(made)) is made
         assert made.__name__ == name
@@ -177,7 +178,7 @@ def test_leaking_operators_are_remembered_as_asked_for(tmp_path):
     [
         ({"7": "chacal"}, "layer 7 does not exist"),
         ({"1": "chacl"}, "did you mean 'chacal'"),
-        ({"encoder": "chacal"}, "decoder self-attention only"),
+        ({"encoder": "chacal"}, "expected operators by layer"),
     ],
 )
 def test_a_config_that_makes_no_sense_says_why(operators, message, tmp_path):
@@ -193,3 +194,35 @@ def test_our_class_does_not_take_a_stock_config():
         ChaCALGPT2LMHeadModel(tiny("gpt2").config)
     assert not isinstance(tiny("gpt2"), ChaCALGPT2LMHeadModel)
     assert issubclass(ChaCALGPT2LMHeadModel, GPT2LMHeadModel)
+
+
+def test_operators_by_layer_are_checked_and_written_as_numbers(tmp_path):
+    config = tiny("qwen2").config.to_dict() | {"model_type": "chacal_qwen2"}
+
+    def made(operators):
+        return AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(**config, chacal_operators=operators)
+        )
+
+    for wrong in ({"paper:code": "chacal"}, {"all": "chacal"}, {"1": 3}, ["chacal"]):
+        with pytest.raises(
+            ValueError, match=r"chacal_operators is .*; expected operators by layer"
+        ):
+            made(wrong)
+    with pytest.raises(ValueError, match="layer 7 does not exist; expected layers from 0 to 2"):
+        made({7: "chacal"})
+    model = made({1: "chacal"})
+    assert model.config.chacal_operators == {"1": "chacal"}
+    model.save_pretrained(tmp_path)
+    with pytest.raises(Exception, match=r"layer_types.*chacal"):
+        KINDS["qwen2"][0].from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bart", "qwen2"])
+def test_a_config_alone_marks_its_layers(kind, tmp_path):
+    tiny(kind).save_pretrained(tmp_path)
+    stock = tiny(kind).config.to_dict() | {"model_type": f"chacal_{kind}"}
+    AutoConfig.for_model(**stock, chacal_operators="chacal").save_pretrained(tmp_path)
+    with pytest.raises(Exception, match=r"layer_types.*chacal"):
+        KINDS[kind][0].from_pretrained(tmp_path)
+    assert len(operators_of(auto(kind).from_pretrained(tmp_path))) == 3

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from chacal.tasks import answers, hub, language, vocabularies
+from chacal.tasks import Scrolls, answers, hub, language, vocabularies
 
 DATA = r"pip install 'chacal\[data\]'"
 
@@ -17,10 +17,10 @@ def without(monkeypatch):
         for name in names:
             monkeypatch.setitem(sys.modules, name, None)
 
-    for cached in (answers._scorer, vocabularies.load_tokenizer):
+    for cached in (answers.rouge_scorer, vocabularies.load_tokenizer):
         cached.cache_clear()
     yield forget
-    for cached in (answers._scorer, vocabularies.load_tokenizer):
+    for cached in (answers.rouge_scorer, vocabularies.load_tokenizer):
         cached.cache_clear()
 
 
@@ -28,6 +28,8 @@ def test_rouge(without):
     without("rouge_score", "rouge_score.rouge_scorer")
     with pytest.raises(ValueError, match=rf"'rouge_score', which is missing: {DATA}"):
         answers.rouge("a", ["a"])
+    with pytest.raises(ValueError, match=DATA):  # and not only once something is measured
+        Scrolls(dataset="gov_report", data="help").batch("train", 0, 0, 2)
     assert answers.f1("a cat", ["cat"]) == 100  # the others need nothing
 
 
