@@ -43,6 +43,7 @@ class TextScale:
         scrolls_model: the encoder-decoder.
         scrolls_train: how it is fine-tuned, but for the steps of an epoch.
         scrolls_steps: most steps of it.
+        scrolls_new: how a model with new weights is trained in its place.
         scrolls_note: what the scale reduces.
     """
 
@@ -65,6 +66,7 @@ class TextScale:
     scrolls_model: DecoderConfig
     scrolls_train: TrainConfig
     scrolls_steps: int | None
+    scrolls_new: TrainConfig
     scrolls_note: str
 
 
@@ -72,6 +74,12 @@ _EPOCH = TrainConfig(
     batch_size=8, accumulate=8, lr=5e-5, schedule="linear", eval_every=500, checkpoint_every=500
 )
 """The paper's fine-tuning of BART: one sequence at a time, eight to a step."""
+
+_SPELL = TrainConfig(
+    steps=200, batch_size=8, lr=1e-3, warmup=20, schedule="linear", eval_every=100,
+    checkpoint_every=100,
+)  # fmt: skip
+"""For new weights, which have to learn to spell first: an epoch at 5e-5 teaches them nothing."""
 
 BART = "facebook/bart-base"
 
@@ -100,6 +108,7 @@ SMOKE = TextScale(
     scrolls_model=DecoderConfig(architecture="bart", width=16, heads=2, depth=2),
     scrolls_train=_FEW,
     scrolls_steps=2,
+    scrolls_new=_FEW,
     scrolls_note="SMOKE: a few steps of a tiny model that is not pretrained, on paragraphs of "
     "help(). No figure means anything",
 )
@@ -136,6 +145,7 @@ CPU = TextScale(
     scrolls_model=DecoderConfig(pretrained=BART),
     scrolls_train=_EPOCH,
     scrolls_steps=40,
+    scrolls_new=_SPELL,
     scrolls_note="cpu: the first 256 tokens of an input, answers of at most 32, at most 40 steps "
     "of 8 (of one epoch), the first 48 questions of the validation",
 )  # fmt: skip
@@ -178,6 +188,7 @@ PAPER = TextScale(
     scrolls_model=DecoderConfig(pretrained=BART),
     scrolls_train=_EPOCH,
     scrolls_steps=None,
+    scrolls_new=_SPELL,
     scrolls_note="paper: BART-base, 1024 tokens in, answers of at most 256, greedy, one epoch of "
     "steps of 8, AdamW 5e-5, warm-up 0.1, measured every 500 steps, the best kept",
 )  # fmt: skip

@@ -161,7 +161,11 @@ def scrolls(scale: Scale) -> Table:
     model, note = size.scrolls_model, size.scrolls_note
     if given.pretrained == NEW:
         model = DecoderConfig(architecture="bart", width=128, heads=4, depth=3)
-        note = f"{note}; NOT pretrained: BART of 3 + 3 layers, width 128, new weights"
+        new = size.scrolls_new
+        note = (
+            f"{note}; NOT pretrained: BART of 3 + 3 layers, width 128, new weights, and so "
+            f"{new.steps} steps of {new.batch_size} at {new.lr:g}"
+        )
     elif given.pretrained is not None:
         model = DecoderConfig(pretrained=given.pretrained)
     there = {key: name for key, name in SCROLLS.items() if _has(given.data, key)}
@@ -180,7 +184,11 @@ def scrolls(scale: Scale) -> Table:
         )
         epoch = -(-task.train_rows // size.scrolls_train.batch_size)
         steps = min(epoch, size.scrolls_steps or epoch)
-        tuned = dataclasses.replace(size.scrolls_train, steps=steps, warmup=-(-steps // 10))
+        tuned = (
+            size.scrolls_new
+            if given.pretrained == NEW
+            else dataclasses.replace(size.scrolls_train, steps=steps, warmup=-(-steps // 10))
+        )
         for row, operator, train in (
             ("zero-shot", "dense", dataclasses.replace(tuned, steps=0, warmup=0)),
             ("FT (standard)", "dense", tuned),

@@ -127,7 +127,9 @@ def test_a_folder_with_one_data_set_makes_its_lines(tmp_path):
     assert all(c.run.model.pretrained == "facebook/bart-base" for c in table.cells)
     new = declare("tab:scrolls", data=str(tmp_path), pretrained="none")
     assert all(c.run.model.pretrained is None for c in new.cells)
+    assert {c.run.train.steps for c in new.cells} == {0, 200}
     assert "NOT pretrained" in new.note
+    assert "200 steps of 8 at 0.001" in new.note
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("transformers"), reason="needs transformers")
