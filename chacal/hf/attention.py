@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from chacal.hf.cache import OperatorLayer, layer_of
+from chacal.hf.cache import OperatorLayer, layer_of, unless_all
 
 NAME = "chacal"
 
@@ -86,8 +86,7 @@ def attend(
             "position_ids start again within a row and there is no mask, as for sequences packed "
             "for flash attention, which would see each other; expected one sequence a row"
         )
-    real = real_tokens(attention_mask, query.shape[0], past, count)
-    real = None if real is None or bool(real.all()) else real
+    real = unless_all(real_tokens(attention_mask, query.shape[0], past, count))
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
@@ -125,7 +124,7 @@ def real_tokens(mask: Tensor | None, batch: int, past: int, count: int) -> Tenso
     if mask.ndim == 2:
         return mask.bool().expand(batch, n)
     visible = mask if mask.dtype == torch.bool else mask == 0
-    real = visible[:, 0, -1]
+    real = visible[:, 0, -1].clone()  # a view, kept by a cache, would keep the whole mask
     causal = torch.ones(count, n, dtype=torch.bool, device=mask.device).tril(past)
     if not bool((visible == (real[:, None, None] & causal)).all()):
         raise ValueError(

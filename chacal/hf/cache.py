@@ -44,7 +44,6 @@ class OperatorLayer(CacheLayerMixin):
         """Back to no tokens."""
         self.length = 0
         self._batch = 0
-        self._real: Tensor | None = None  # (batch, length): which were no padding; None is all
         self.decoder: Decoder | None = None
         self._unread: dict[str, Any] | None = None  # what the decoder has yet to be told
 
@@ -71,7 +70,7 @@ class OperatorLayer(CacheLayerMixin):
                 f"gradients do not flow through it; expected torch.no_grad(), or the whole "
                 f"sequence at once with use_cache=False"
             )
-        real, mask = mask, None if mask is None else mask[:, self.length :]
+        mask = None if mask is None else mask[:, self.length :]
         if trains or (not self.length and not can_decode(self.operator)):
             given = {"q": q, "k": k, "v": v, "mask": mask, "scale": scale}
             self._unread = {n: x.detach() if isinstance(x, Tensor) else x for n, x in given.items()}
@@ -79,12 +78,13 @@ class OperatorLayer(CacheLayerMixin):
         else:
             Y = self._read().extend(q, k, v, mask, scale=scale)
         self.length += q.shape[-2]
-        self._batch, self._real = q.shape[0], real
+        self._batch = q.shape[0]
         return Y
 
     def _check_past(self, mask: Tensor | None) -> None:
         """Other layers would follow a mask that hides other tokens than it did; a state cannot."""
-        said, known = _unless_all(None if mask is None else mask[:, : self.length]), self._real
+        said = unless_all(None if mask is None else mask[:, : self.length])
+        known = unless_all(self._past_mask())
         if (said is None) != (known is None) or (
             said is not None and known is not None and not torch.equal(said, known)
         ):
@@ -93,6 +93,12 @@ class OperatorLayer(CacheLayerMixin):
                 f"padding than it did when they were read; expected the mask of before, longer by "
                 f"the new tokens"
             )
+
+    def _past_mask(self) -> Tensor | None:
+        """(batch, length) which of the tokens so far were no padding; None is all."""
+        if self._unread is not None:
+            return self._unread["mask"]
+        return None if self.decoder is None else self.decoder.real
 
     def _read(self) -> Decoder:
         """The decoder, told of everything so far."""
@@ -113,15 +119,12 @@ class OperatorLayer(CacheLayerMixin):
         if tokens_to_remove and self.length:
             self._read().crop(self.length + tokens_to_remove)
             self.length += tokens_to_remove
-            self._real = _unless_all(None if self._real is None else self._real[:, : self.length])
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Sequence i becomes what sequence indices[i] was."""
         if self.length:
             self._read().reorder(indices)
             self._batch = len(indices)
-            if self._real is not None:
-                self._real = _unless_all(self._real[indices.to(self._real.device)])
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """The same, as beam search calls it."""
@@ -161,7 +164,7 @@ class OperatorLayer(CacheLayerMixin):
         """A decoder stays where it is."""
 
 
-def _unless_all(real: Tensor | None) -> Tensor | None:
+def unless_all(real: Tensor | None) -> Tensor | None:
     """None where every token is real, as for a mask that is not there."""
     return None if real is None or bool(real.all()) else real
 

@@ -39,7 +39,7 @@ class ChaCALConfig:
     chacal_operators: dict[str, str] | str | None
     chacal_allow_leak: bool
 
-    # mypy sees only this class: a stock config, which has these methods, stands beside it
+    # mypy sees only this class: a stock config, which has the rest, stands beside it
 
     def to_dict(self) -> dict[str, Any]:
         """As for the stock config, with the patched layers marked."""

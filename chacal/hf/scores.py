@@ -79,8 +79,8 @@ class Scores(nn.Module):
     def answer(self, tokens: Tensor) -> Tensor:
         """Greedy answers of an encoder-decoder: (batch, n) -> (batch, output part).
 
-        The token of the highest score at every place;
-        without a cache where an operator cannot decode, as blocks of n // j tokens cannot.
+        The token of the highest score at every place; without a cache where an operator cannot
+        decode, as blocks of n // j tokens cannot.
         """
         given, asked = tokens[:, : self.inputs], tokens.shape[1] - self.inputs
         pad = self.model.config.pad_token_id

@@ -56,6 +56,11 @@ class Decoder:
         return sum(x.numel() * x.element_size() for s in self._states for x in s.tensors())
 
     @property
+    def real(self) -> Tensor | None:
+        """(batch, length) which tokens were no padding; None while none was."""
+        return self._real
+
+    @property
     def _device(self) -> Any:
         return self._kind[1]
 
