@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from chacal.ops.blockwise import BRANCHES, block_resolvent_attention
+from chacal.ops.blockwise import BRANCHES, VALUES, block_resolvent_attention
 from chacal.ops.decoding import Decoder
 from chacal.ops.inputs import Gamma, check_choice, check_count, run
 from chacal.ops.pattern import Offsets, PatternState, check_offsets, pattern_resolvent_attention
@@ -212,6 +212,7 @@ class BlockResolvent(Operator):
     rows: str = "first"
     columns: str = "sum"
     branches: str = "both"
+    values: str = "rows"
 
     def __post_init__(self) -> None:
         if (self.block_size is None) == (self.divisor is None):
@@ -227,6 +228,7 @@ class BlockResolvent(Operator):
         check_choice("rows", self.rows, ROWS)
         check_choice("columns", self.columns, COLUMNS)
         check_choice("branches", self.branches, BRANCHES)
+        check_choice("values", self.values, VALUES)
 
     @property
     def causal(self) -> bool:
@@ -243,7 +245,8 @@ class BlockResolvent(Operator):
         if not self.causal:
             raise ValueError(f"{self} cannot decode: rows={self.rows!r} needs tokens yet to come")
         return Decoder(
-            lambda: BlockState(block_size, self.columns, self.branches, rollback), self.gamma
+            lambda: BlockState(block_size, self.columns, self.branches, self.values, rollback),
+            self.gamma,
         )
 
 

@@ -120,6 +120,7 @@ def algorithm_1(
     rows: str = "first",
     columns: str = "sum",
     branches: str = "both",
+    values: str = "rows",
 ) -> Tensor:
     """Algorithm 1 with P, the column factor and U as matrices."""
     n = len(A)
@@ -145,7 +146,9 @@ def algorithm_1(
             own = A_blk[block][:, block]
             Y[block] += resolvent(own, V[block], gamma)
     if branches in ("both", "residual"):
-        Y = Y + U @ resolvent(P @ A_res @ C.T, P @ V, gamma)
+        means = torch.stack([V[block].mean(0) for block in blocks])
+        V_blocks = {"rows": P @ V, "mean": means}[values]
+        Y = Y + U @ resolvent(P @ A_res @ C.T, V_blocks, gamma)
     return Y
 
 

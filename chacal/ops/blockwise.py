@@ -32,6 +32,7 @@ from chacal.ops.resolvent import check_matrix, check_range, neumann, resolvent
 from chacal.ops.streaming import Adjoint, Rows, leaf_size
 
 BRANCHES = ("both", "local", "residual")
+VALUES = ("rows", "mean")
 
 LEAF, LEAF_STEP = 96, 16
 """Rows of a diagonal tile, about, and what they are a multiple of: the fastest in short blocks."""
@@ -45,6 +46,7 @@ def blockwise(
     rows: str = "first",
     columns: str = "sum",
     branches: str = "both",
+    values: str = "rows",
 ) -> Tensor:
     """Y = Y_blk + Y_res (Algorithm 1, Eqs. 3 to 7).
 
@@ -56,13 +58,14 @@ def blockwise(
         rows: the rows of P: "first" is causal, "mean" and "last" leak the future.
         columns: "sum" keeps the mass of A_res; "mean" is the paper's Pᵀ.
         branches: "both", "local" or "residual".
+        values: Ṽ: "rows" is P V (Eq. 6 to the letter), "mean" the mean of each block's values.
 
     Returns:
         (..., n, d).
     """
     check_matrix(A, V)
     check_range(gamma)
-    _check_options(block_size, rows, columns, branches)
+    _check_options(block_size, rows, columns, branches, values)
     n = A.shape[-1]
     block = block_index(n, block_size, A.device)
     same = block[:, None] == block
@@ -73,7 +76,8 @@ def blockwise(
     if branches != "local":
         P = down(n, block_size, rows, A)
         C = gather_columns(n, block_size, columns, A)
-        Y = Y + up(resolvent(P @ A_res @ C.mT, P @ V, gamma), n, block_size)
+        V_blocks = pick_rows(V, block_size, value_rows(rows, values))
+        Y = Y + up(resolvent(P @ A_res @ C.mT, V_blocks, gamma), n, block_size)
     return Y
 
 
@@ -88,6 +92,7 @@ def block_resolvent_attention(
     rows: str = "first",
     columns: str = "sum",
     branches: str = "both",
+    values: str = "rows",
     scale: float | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
@@ -103,6 +108,8 @@ def block_resolvent_attention(
         rows: "first" is causal; "mean" and "last" leak the future through q and k.
         columns: "sum" keeps the mass of the off-block attention; "mean" is the paper's Pᵀ.
         branches: "both", "local" or "residual".
+        values: Ṽ: "rows" is P V, which of a block with rows="first" keeps its first value alone;
+            "mean" is the mean of a block's values, causal too, since only later blocks read it.
         scale: multiplies q·k; None is 1/√d.
         mask: (batch, n) boolean, True for real tokens. With a divisor, n counts those.
 
@@ -115,12 +122,13 @@ def block_resolvent_attention(
         )
     if divisor is not None:
         check_count("divisor", divisor)
-    _check_options(1 if block_size is None else block_size, rows, columns, branches)
+    _check_options(1 if block_size is None else block_size, rows, columns, branches, values)
+    v_rows = value_rows(rows, values)
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         n = q.shape[1]
         m = min(n, block_size or max(1, n // (divisor or 1)))
-        return BlockResolvent.apply(q, k, v, gamma, scale, m, rows, columns, branches)
+        return BlockResolvent.apply(q, k, v, gamma, scale, m, rows, columns, branches, v_rows)
 
     return run(
         core, q, k, v, gamma=gamma, scale=scale, mask=mask,
@@ -157,6 +165,7 @@ class BlockResolvent(torch.autograd.Function):
         rows: str,
         columns: str,
         branches: str,
+        v_rows: str,
     ) -> Tensor:
         """Y (B, n, d_v)."""
         B, n, _ = q.shape
@@ -186,7 +195,7 @@ class BlockResolvent(torch.autograd.Function):
                 share = (lse_past[:, chosen] - local.lse[:, chosen]).exp_()
                 mass = mass[:, chosen.start - a : chosen.stop - a]
                 A_res[:, I, :I] = (mass * share.unsqueeze(-1)).mean(1)
-        ctx.options = scale, block_size, rows, columns, branches
+        ctx.options = scale, block_size, rows, columns, branches, v_rows
         ctx.save_for_backward(q, k, v, gamma, local.H, local.lse, lse_past, A_res)
         if branches == "residual":
             Y = torch.zeros_like(v)
@@ -194,7 +203,7 @@ class BlockResolvent(torch.autograd.Function):
             # H itself is needed by the backward alone
             Y = torch.mul(local.H, 1 - gamma, out=None if any(ctx.needs_input_grad) else local.H)
         if branches != "local":
-            add_up(Y, reduced(A_res, pick_rows(v, block_size, rows), gamma, columns, block_size),
+            add_up(Y, reduced(A_res, pick_rows(v, block_size, v_rows), gamma, columns, block_size),
                    block_size)  # fmt: skip
         return Y
 
@@ -203,11 +212,11 @@ class BlockResolvent(torch.autograd.Function):
     def backward(ctx: Any, dY: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of q, k, v and γ."""
         q, k, v, gamma, H, lse, lse_past, A_res = ctx.saved_tensors
-        scale, m, rows, columns, branches = ctx.options
+        scale, m, rows, columns, branches, v_rows = ctx.options
         n = q.shape[1]
         residual = branches != "local"
         if residual:
-            V_rows = pick_rows(v, m, rows)
+            V_rows = pick_rows(v, m, v_rows)
             A, V, g = (x.detach().requires_grad_() for x in (A_res, V_rows, gamma))
             with torch.enable_grad():
                 Y_res = reduced(A, V, g, columns, m)
@@ -256,10 +265,10 @@ class BlockResolvent(torch.autograd.Function):
                 dk[heads, :a].baddbmm_(P.mT, q[heads, at] * steep, alpha=scale)
         dgamma = local.dgamma() if ctx.needs_input_grad[3] else None
         if residual:
-            add_down(local.G, dV_rows, m, rows)
+            add_down(local.G, dV_rows, m, v_rows)
             if dgamma is not None:
                 dgamma += dgamma_res
-        return dq, dk, local.G, dgamma, None, None, None, None, None
+        return dq, dk, local.G, dgamma, None, None, None, None, None, None
 
 
 def standing(rows: str, a: int, b: int) -> slice:
@@ -267,8 +276,14 @@ def standing(rows: str, a: int, b: int) -> slice:
     return {"first": slice(a, a + 1), "mean": slice(a, b), "last": slice(b - 1, b)}[rows]
 
 
-def _check_options(block_size: object, rows: str, columns: str, branches: str) -> None:
+def value_rows(rows: str, values: str) -> str:
+    """By which rule of `pooling.pick_rows` a block's values become its one of Ṽ."""
+    return rows if values == "rows" else "mean"
+
+
+def _check_options(block_size: object, rows: str, columns: str, branches: str, values: str) -> None:
     check_count("block_size", block_size)
     check_choice("rows", rows, ROWS)
     check_choice("columns", columns, COLUMNS)
     check_choice("branches", branches, BRANCHES)
+    check_choice("values", values, VALUES)

@@ -269,33 +269,47 @@ class RoutedState(TiledState):
 
 
 class BlockState(BufferedState):
-    """Algorithm 1 with rows="first": all keys, Z of the current block, one reduced Z per block."""
+    """Algorithm 1 with rows="first": all keys, V and Z of the current block, one reduced Z each.
 
-    names = ("k", "Z", "reduced_Z", "reduced_H")
+    A block's Ṽ may need all of its values, and only later blocks read it: its reduced Z is made
+    when its last token is here.
+    """
+
+    names = ("k", "V", "Z", "reduced_Z", "reduced_H")
     k: Buffer
+    V: Buffer
     Z: Buffer
     reduced_Z: Buffer
     reduced_H: Buffer
 
     def __init__(
-        self, block_size: int, columns: str, branches: str, rollback: int = ROLLBACK
+        self,
+        block_size: int,
+        columns: str,
+        branches: str,
+        values: str,
+        rollback: int = ROLLBACK,
     ) -> None:
         super().__init__()
         self.block_size, self.columns, self.branches = block_size, columns, branches
-        self.rollback = rollback
+        self.values, self.rollback = values, rollback
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         """Outputs (B, c, d_v) of c new tokens."""
         first, count = self.length, q.shape[1]
         self.k.append(k)
+        self.V.append(v)
         self.Z.append(v)
         H = torch.empty_like(v)
         for a, b in View(tile=self.block_size).tiles(first, first + count):
             at = slice(a - first, b - first)
             H[:, at] = self._within_block(q[:, at], v[:, at], a, b, gamma, scale)
+            if b % self.block_size == 0:
+                self._close_block(b, gamma)
         self.length += count
         keep = max(0, self.length - self.rollback) // self.block_size * self.block_size
         if keep > self.origin:
+            self.V.drop_front(keep - self.origin)
             self.Z.drop_front(keep - self.origin)
             self.origin = keep
         return (1 - gamma) * H
@@ -319,17 +333,15 @@ class BlockState(BufferedState):
             rows.see(0, b - a, 0, a - start)
         rows.solve(0, b - a)
         if a == start:
-            self._reduced_row(q[:, :1], v[:, :1], (lse_past - rows.lse)[:, :1], start, gamma, scale)
+            self._open_block(q[:, :1], v[:, :1], (lse_past - rows.lse)[:, :1], start, scale)
         H = torch.zeros_like(rows.H) if self.branches == "residual" else rows.H
         if self.branches != "local":
             block = start // self.block_size
             H = H + self.reduced_H.view()[:, block : block + 1]
         return H
 
-    def _reduced_row(
-        self, q: Tensor, v: Tensor, past: Tensor, start: int, gamma: Tensor, scale: float
-    ) -> None:
-        """One more row of the reduced system (Eq. 7), from a block's first token."""
+    def _open_block(self, q: Tensor, v: Tensor, past: Tensor, start: int, scale: float) -> None:
+        """The block's row of the reduced system (Eq. 7), from its first token."""
         H = torch.zeros_like(v)
         if start:
             S = torch.bmm(q, self.k.view()[:, :start].mT).mul_(scale)
@@ -339,7 +351,12 @@ class BlockState(BufferedState):
                 A_res = A_res / self.block_size
             H = torch.bmm(A_res, self.reduced_Z.view())
         self.reduced_H.append(H)
-        self.reduced_Z.append(torch.addcmul(v, H, gamma))
+
+    def _close_block(self, end: int, gamma: Tensor) -> None:
+        """What later blocks read of a block that is whole."""
+        V = self.V.view()[:, end - self.block_size - self.origin : end - self.origin]
+        V = V[:, :1] if self.values == "rows" else V.mean(1, keepdim=True)
+        self.reduced_Z.append(torch.addcmul(V, self.reduced_H.view()[:, -1:], gamma))
 
     def crop(self, length: int) -> None:
         """Forget all tokens from `length` on."""
@@ -347,8 +364,8 @@ class BlockState(BufferedState):
             self.clear()
             return
         self.k.crop(length)
+        self.V.crop(length - self.origin)
         self.Z.crop(length - self.origin)
-        blocks = -(-length // self.block_size)
-        self.reduced_Z.crop(blocks)
-        self.reduced_H.crop(blocks)
+        self.reduced_Z.crop(length // self.block_size)
+        self.reduced_H.crop(-(-length // self.block_size))
         self.length = length

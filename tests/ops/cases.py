@@ -57,15 +57,21 @@ CAUSAL = [
             ("@3", "/2"), ("sum", "mean"), ("both", "local", "residual")
         )
     ),
+    *(
+        f"block{size},columns={columns},branches={branches},values=mean"
+        for size, columns, branches in itertools.product(
+            ("@3", "/2"), ("sum", "mean"), ("both", "residual")
+        )
+    ),
     "block@4,gamma=0.5",
     "block@3,rows=mean,branches=local",
     "block@3,rows=last,branches=local",
 ]
 
 LEAKY = [
-    f"block{size},rows={rows},columns={columns},branches={branches}"
-    for size, rows, columns, branches in itertools.product(
-        ("@3", "/2"), ("mean", "last"), ("sum", "mean"), ("both", "residual")
+    f"block{size},rows={rows},columns={columns},branches={branches},values={values}"
+    for size, rows, columns, branches, values in itertools.product(
+        ("@3", "/2"), ("mean", "last"), ("sum", "mean"), ("both", "residual"), ("rows", "mean")
     )
 ]
 
@@ -97,6 +103,9 @@ DECODABLE = [
     "block@5,columns=mean",
     "block@5,rows=mean,branches=local",
     "block@5,branches=residual",
+    "block@1,values=mean",
+    "block@4,values=mean",
+    "block@5,values=mean,columns=mean,branches=residual",
     "block@500",
 ]
 
@@ -114,6 +123,7 @@ RESOLVENTS = [
     "pattern,offsets=squares",
     "pattern,offsets=1+3",
     "block@3",
+    "block@3,values=mean",
     "block/2,rows=mean,columns=mean",
 ]
 

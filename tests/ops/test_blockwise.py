@@ -10,9 +10,11 @@ from cases import EXACT, LEAF_CROSSING, draw, draw_gamma, draw_qkv, far, leaves
 import chacal
 
 OPTIONS = list(
-    itertools.product(("first", "mean", "last"), ("sum", "mean"), ("both", "local", "residual"))
+    itertools.product(
+        ("first", "mean", "last"), ("sum", "mean"), ("both", "local", "residual"), ("rows", "mean")
+    )
 )
-options = pytest.mark.parametrize(("rows", "columns", "branches"), OPTIONS)
+options = pytest.mark.parametrize(("rows", "columns", "branches", "values"), OPTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -24,25 +26,40 @@ def long_A():
 
 @options
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 3), (7, 1), (7, 3), (8, 4), (33, 5), (33, 32)])
-def test_forward_is_algorithm_1(rows, columns, branches, n, m):
+def test_forward_is_algorithm_1(rows, columns, branches, values, n, m):
     q, k, v = draw_qkv(1, n=n, d_v=2)
     A = oracles.attention(q[0], k[0])
-    expected = oracles.algorithm_1(A, v[0], 0.8, m, rows, columns, branches)
-    assert far(chacal.blockwise(A, v[0], 0.8, m, rows, columns, branches), expected) < EXACT
+    expected = oracles.algorithm_1(A, v[0], 0.8, m, rows, columns, branches, values)
+    assert far(chacal.blockwise(A, v[0], 0.8, m, rows, columns, branches, values), expected) < EXACT
     Y = chacal.block_resolvent_attention(
-        q, k, v, gamma=0.8, block_size=m, rows=rows, columns=columns, branches=branches
+        q,
+        k,
+        v,
+        gamma=0.8,
+        block_size=m,
+        rows=rows,
+        columns=columns,
+        branches=branches,
+        values=values,
     )
     assert far(Y[0], expected) < EXACT
 
 
 @options
 @pytest.mark.parametrize("m", [43, 129])
-def test_forward_across_tiles(rows, columns, branches, m, long_A):
+def test_forward_across_tiles(rows, columns, branches, values, m, long_A):
     for d_v in (3, 5):
         q, k, v = draw_qkv(1, n=LEAF_CROSSING, d_v=d_v)
-        expected = oracles.algorithm_1(long_A, v[0], 0.9, m, rows, columns, branches)
+        expected = oracles.algorithm_1(long_A, v[0], 0.9, m, rows, columns, branches, values)
         Y = chacal.block_resolvent_attention(
-            q, k, v, block_size=m, rows=rows, columns=columns, branches=branches
+            q,
+            k,
+            v,
+            block_size=m,
+            rows=rows,
+            columns=columns,
+            branches=branches,
+            values=values,
         )
         assert far(Y[0], expected) < EXACT
 
@@ -71,12 +88,20 @@ def test_leading_dimensions_gamma_and_scale(leading, shape):
 
 
 @options
-def test_gradcheck(rows, columns, branches):
+def test_gradcheck(rows, columns, branches, values):
     inputs = leaves(*draw_qkv(2, n=7, d=2, d_v=1), torch.tensor([0.4, 0.9]).double())
 
     def function(q, k, v, gamma):
         return chacal.block_resolvent_attention(
-            q, k, v, gamma=gamma, block_size=3, rows=rows, columns=columns, branches=branches
+            q,
+            k,
+            v,
+            gamma=gamma,
+            block_size=3,
+            rows=rows,
+            columns=columns,
+            branches=branches,
+            values=values,
         )
 
     assert torch.autograd.gradcheck(function, inputs)
@@ -84,17 +109,25 @@ def test_gradcheck(rows, columns, branches):
 
 @options
 @pytest.mark.parametrize("m", [13, 70])
-def test_gradients_across_tiles(rows, columns, branches, m):
+def test_gradients_across_tiles(rows, columns, branches, values, m):
     for d_v in (3, 5):
         inputs = leaves(*draw_qkv(2, n=LEAF_CROSSING, d_v=d_v), torch.tensor([0.4, 0.9]).double())
         q, k, v, gamma = inputs
         weights = draw(2, LEAF_CROSSING, d_v, seed=9)
         ours = chacal.block_resolvent_attention(
-            q, k, v, gamma=gamma, block_size=m, rows=rows, columns=columns, branches=branches
+            q,
+            k,
+            v,
+            gamma=gamma,
+            block_size=m,
+            rows=rows,
+            columns=columns,
+            branches=branches,
+            values=values,
         )
         # the algorithm on A in full, itself checked against the oracle above
         A = chacal.attention_weights(q, k)
-        theirs = chacal.blockwise(A, v, gamma[:, None, None], m, rows, columns, branches)
+        theirs = chacal.blockwise(A, v, gamma[:, None, None], m, rows, columns, branches, values)
         grads = torch.autograd.grad((ours * weights).sum(), inputs)
         expected = torch.autograd.grad((theirs * weights).sum(), inputs)
         for a, b in zip(grads, expected, strict=True):
@@ -187,6 +220,23 @@ def test_a_chain_is_cut_at_the_border_of_a_block():
     assert exact[-1].item() == pytest.approx(0.5**10)
 
 
+def test_block_means_keep_the_values_that_first_rows_lose():
+    # one value, in the middle of block 0: block 1 has it in part, or not at all
+    n, m = 8, 4
+    q, k, _ = draw_qkv(n=n)
+    v = torch.zeros(n, 1, dtype=torch.float64)
+    v[2] = 1
+    lost, kept = (
+        chacal.block_resolvent_attention(
+            q, k, v, gamma=0, block_size=m, branches="residual", values=values
+        )[m:, 0]
+        for values in ("rows", "mean")
+    )
+    assert lost.tolist() == [0] * m
+    seen = oracles.attention(q, k)[m, :m].sum()
+    assert kept.tolist() == pytest.approx([float(seen) / m] * m)
+
+
 @pytest.mark.parametrize("sizes", [{}, {"block_size": 2, "divisor": 3}])
 def test_exactly_one_size(sizes):
     given = {"block_size": None, "divisor": None, **sizes}
@@ -208,6 +258,7 @@ def test_bad_sizes_are_named(name, value):
         ("rows", "'first', 'mean', 'last'"),
         ("columns", "'sum', 'mean'"),
         ("branches", "'both', 'local', 'residual'"),
+        ("values", "'rows', 'mean'"),
     ],
 )
 def test_unknown_options_are_named(name, expected):

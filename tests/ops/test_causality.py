@@ -12,7 +12,7 @@ from cases import CAUSAL, LEAF_CROSSING, LEAKY, draw_qkv, far, leaves
 
 import chacal
 from chacal.operators import OPERATORS
-from chacal.ops.blockwise import BRANCHES
+from chacal.ops.blockwise import BRANCHES, VALUES
 from chacal.ops.pattern import PATTERNS
 from chacal.ops.pooling import COLUMNS, ROWS
 from chacal.ops.resolvent import DIAGONALS, PRUNINGS
@@ -73,6 +73,7 @@ def test_leaky_operators_leak_through_attention_and_say_so(text):
         "pattern,offsets=1+70",
         "block@70",
         "block@13,columns=mean",
+        "block@13,values=mean",
         "block@40,rows=mean,branches=local",
         "block/3,branches=residual",
     ],
@@ -91,7 +92,9 @@ def test_the_future_may_change_and_the_past_stays_bit_for_bit(text, d_v):
                 assert far(Y_changed, Y) > 1e-6
 
 
-@pytest.mark.parametrize("text", ["chacal", "window@40", "pooled@16", "routed@16", "block@70"])
+@pytest.mark.parametrize(
+    "text", ["chacal", "window@40", "pooled@16", "routed@16", "block@70", "block@13,values=mean"]
+)
 @pytest.mark.parametrize("d_v", [3, 5])
 def test_gradients_across_tiles_do_not_come_from_the_future(text, d_v):
     inputs = leaves(*draw_qkv(n=LEAF_CROSSING, d_v=d_v))
@@ -105,7 +108,7 @@ def test_every_operator_and_option_is_covered():
     operators = [chacal.parse_operator(text) for text in CAUSAL + LEAKY]
     assert {type(operator) for operator in operators} == set(OPERATORS.values())
     choices = {"rows": ROWS, "columns": COLUMNS, "branches": BRANCHES, "diagonal": DIAGONALS,
-               "score": SCORES, "prune": PRUNINGS}  # fmt: skip
+               "score": SCORES, "prune": PRUNINGS, "values": VALUES}  # fmt: skip
     for cls in OPERATORS.values():
         mine = [operator for operator in operators if type(operator) is cls]
         for field in dataclasses.fields(cls):
@@ -120,9 +123,13 @@ def test_every_operator_and_option_is_covered():
     named = {o.offsets for o in operators if type(o) is OPERATORS["pattern"]}
     assert set(PATTERNS) < named
     # all combinations of Algorithm 1's options
-    block = {(o.rows, o.columns, o.branches) for o in operators if type(o) is OPERATORS["block"]}
+    block = {
+        (o.rows, o.columns, o.branches, o.values)
+        for o in operators if type(o) is OPERATORS["block"]
+    }  # fmt: skip
+    # the local branch alone has neither rows nor values to choose
     combinations = {
-        (r, c, b) for r in ROWS for c in COLUMNS for b in BRANCHES if (r, b) not in
-        {("mean", "local"), ("last", "local")}
+        (r, c, b, v) for r in ROWS for c in COLUMNS for b in BRANCHES for v in VALUES
+        if b != "local" or (r, v) == ("first", "rows")
     }  # fmt: skip
     assert combinations <= block
