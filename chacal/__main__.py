@@ -1,6 +1,6 @@
 """`python -m chacal`, for torchrun and for environments without the script."""
 
-from chacal.cli import main
+from chacal.commands.cli import main
 
 if __name__ == "__main__":
     main()

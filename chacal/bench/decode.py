@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from chacal.bench.timing import interleave, machine
-from chacal.console import BenchTable, write_json
-from chacal.notation import parse_operator
+from chacal.commands.console import BenchTable, write_json
+from chacal.decoding.states import Buffer
+from chacal.operators import parse_operator
 from chacal.ops.inputs import check_count
-from chacal.ops.states import Buffer
 
 BASELINE = "sdpa"
 STOCK = "stock"

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from chacal.bench.timing import interleave, machine, peak_memory
-from chacal.console import BenchTable, write_json
-from chacal.notation import parse_operator
+from chacal.commands.console import BenchTable, write_json
+from chacal.operators import parse_operator
 from chacal.ops.resolvent import resolvent
 from chacal.ops.weights import attention_weights
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from chacal.notation import parse_operator
+from chacal.operators import parse_operator
 from chacal.training.config import RunConfig, from_json, to_json
 
 
@@ -27,7 +27,7 @@ class Evaluation:
         batch_size: sequences at once; it decides the padded n, so all rows have the same.
         divisor: count exact match by borders of blocks of n // divisor; 0 for tasks without.
         operators: swapped in for the trained ones; empty to keep them.
-        look: whether the attention is measured and drawn too (`inspection.py`).
+        look: whether the attention is measured and drawn too (`look.py`).
         settings: fields of the task that are other than in training, as in "window=512".
     """
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.table import Table
 
-from chacal.console import console
+from chacal.commands.console import console
 from chacal.tasks import Chains
 from chacal.training.config import RunConfig, defaults
 from chacal.training.display import clock

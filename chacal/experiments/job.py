@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from chacal.experiments.cells import Evaluation, run_id
-from chacal.inspection import look_at_run
+from chacal.experiments.look import look_at_run
 from chacal.tasks import Boxes, CountedBoxes
 from chacal.training.config import RunConfig
 from chacal.training.distributed import Group

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from rich.table import Table as Grid
 
-from chacal.console import console
+from chacal.commands.console import console
 from chacal.experiments.scales import SCALES, Given
 from chacal.experiments.sweep import run_table
 from chacal.experiments.tables import TABLES

@@ -20,7 +20,7 @@ import numpy as np
 
 from chacal.experiments.cells import Cell, Table, label, run_id
 from chacal.experiments.job import TEST_SEED, failure_file
-from chacal.notation import parse_operator
+from chacal.operators import parse_operator
 from chacal.report.paper import TABLES
 from chacal.tasks import Boxes, CountedBoxes
 from chacal.training.runs import write_atomic

@@ -28,7 +28,7 @@ from typing import IO, Any
 from chacal.bench.cost import against_block_size, against_length
 from chacal.bench.timing import machine
 from chacal.experiments.cells import Cell, Cost, Evaluation, Table, label, run_id
-from chacal.experiments.clock import time_cells
+from chacal.experiments.evaluation_times import time_cells
 from chacal.experiments.job import (
     Job,
     describe_error,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from chacal.tasks import Code, Language, Scrolls
 from chacal.training.config import ModelConfig, TrainConfig
-from chacal.training.decoders import DecoderConfig
+from chacal.training.transformers_model import TransformersConfig
 
 GPT2 = "openai-community/gpt2"
 SMOLLM = "HuggingFaceTB/SmolLM2-135M"
@@ -49,21 +49,21 @@ class TextScale:
 
     tile: int
     code: Code
-    code_model: ModelConfig | DecoderConfig
+    code_model: ModelConfig | TransformersConfig
     code_train: TrainConfig
     code_examples: int
     code_note: str
     text: Language
-    text_model: DecoderConfig
+    text_model: TransformersConfig
     text_train: TrainConfig
     tuned_text: Language
-    tuned_model: DecoderConfig
+    tuned_model: TransformersConfig
     tuned_train: TrainConfig
     tuned_gamma: float
     text_seeds: int
     text_note: str
     scrolls: Scrolls
-    scrolls_model: DecoderConfig
+    scrolls_model: TransformersConfig
     scrolls_train: TrainConfig
     scrolls_steps: int | None
     scrolls_new: TrainConfig
@@ -95,17 +95,17 @@ SMOKE = TextScale(
     code_examples=32,
     code_note="SMOKE: a few steps of a tiny model. No figure means anything",
     text=Language(window=32, eval_tokens=128),
-    text_model=DecoderConfig(width=16, heads=2, depth=2),
+    text_model=TransformersConfig(width=16, heads=2, depth=2),
     text_train=_FEW,
     tuned_text=Language(window=32, eval_tokens=128),
-    tuned_model=DecoderConfig(width=16, heads=2, depth=2),
+    tuned_model=TransformersConfig(width=16, heads=2, depth=2),
     tuned_train=_FEW,
     tuned_gamma=0.5,
     text_seeds=1,
     text_note="SMOKE: a few steps of tiny models, none of them pretrained. No figure means "
     "anything",
     scrolls=Scrolls(data="help", input_tokens=24, output_tokens=8, limit=4),
-    scrolls_model=DecoderConfig(architecture="bart", width=16, heads=2, depth=2),
+    scrolls_model=TransformersConfig(architecture="bart", width=16, heads=2, depth=2),
     scrolls_train=_FEW,
     scrolls_steps=2,
     scrolls_new=_FEW,
@@ -125,13 +125,13 @@ CPU = TextScale(
     code_note="cpu: a decoder of 4 layers, width 128, from new weights (the paper fine-tunes 12 "
     "pretrained layers); programs of our own, 4 variables and 1 to 6 updates, 1,500 steps of 32",
     text=Language(window=256, tokenizer="bpe:2048"),
-    text_model=DecoderConfig(width=128, heads=4, depth=4),
+    text_model=TransformersConfig(width=128, heads=4, depth=4),
     text_train=TrainConfig(
         steps=600, batch_size=8, warmup=50, schedule="cosine", eval_every=300,
         checkpoint_every=300,
     ),
     tuned_text=Language(window=256, eval_tokens=8192),
-    tuned_model=DecoderConfig(pretrained=SMOLLM),
+    tuned_model=TransformersConfig(pretrained=SMOLLM),
     tuned_train=TrainConfig(
         steps=40, batch_size=2, lr=1e-4, warmup=4, schedule="linear", eval_every=40,
         checkpoint_every=40, log_every=5,
@@ -142,7 +142,7 @@ CPU = TextScale(
     "fine-tuned, 40 steps of 2 windows of 256, AdamW 1e-4, γ = 0.5 unless said, measured on the "
     "first 8,192 tokens",
     scrolls=Scrolls(tokenizer=BART, input_tokens=256, output_tokens=32, limit=48),
-    scrolls_model=DecoderConfig(pretrained=BART),
+    scrolls_model=TransformersConfig(pretrained=BART),
     scrolls_train=_EPOCH,
     scrolls_steps=40,
     scrolls_new=_SPELL,
@@ -153,7 +153,7 @@ CPU = TextScale(
 PAPER = TextScale(
     tile=64,
     code=Code(variables=6, updates=24, tokenizer=GPT2, max_tokens=1024),
-    code_model=DecoderConfig(pretrained=GPT2, layers="paper:code"),
+    code_model=TransformersConfig(pretrained=GPT2, layers="paper:code"),
     code_train=TrainConfig(
         steps=25_000, batch_size=256, accumulate=16, lr=3e-4, warmup=500, schedule="linear",
         eval_every=1000, eval_examples=2048, test_examples=256, checkpoint_every=1000,
@@ -164,7 +164,7 @@ PAPER = TextScale(
     text=Language(
         train=f"{WIKITEXT}:train", valid=f"{WIKITEXT}:validation", tokenizer=GPT2, window=1024
     ),
-    text_model=DecoderConfig(width=768, heads=12, depth=12, dropout=0.1),
+    text_model=TransformersConfig(width=768, heads=12, depth=12, dropout=0.1),
     text_train=TrainConfig(
         steps=25_000, batch_size=256, accumulate=32, lr=3e-4, warmup=500, schedule="cosine",
         eval_every=1000, checkpoint_every=1000,
@@ -174,7 +174,7 @@ PAPER = TextScale(
         train=f"{OPENWEBTEXT}:train:20-8000", valid=f"{OPENWEBTEXT}:train:0-20", tokenizer=GPT2,
         window=1024, eval_tokens=500_000,
     ),
-    tuned_model=DecoderConfig(pretrained=GPT2),
+    tuned_model=TransformersConfig(pretrained=GPT2),
     tuned_train=TrainConfig(
         steps=25_000, batch_size=256, accumulate=32, lr=3e-4, warmup=500, schedule="cosine",
         eval_every=1000, checkpoint_every=1000,
@@ -185,7 +185,7 @@ PAPER = TextScale(
     "on WikiText-103, fine-tuned on OpenWebText's first 8 GB (warm-up, schedule and γ = 0.9 are "
     "ours: the paper does not print them)",
     scrolls=Scrolls(tokenizer=BART),
-    scrolls_model=DecoderConfig(pretrained=BART),
+    scrolls_model=TransformersConfig(pretrained=BART),
     scrolls_train=_EPOCH,
     scrolls_steps=None,
     scrolls_new=_SPELL,

@@ -13,7 +13,7 @@ from chacal.experiments.text_scales import TEXT_SCALES, TextScale
 from chacal.report.paper import figures
 from chacal.tasks import Code, Labelled, Language, Scrolls
 from chacal.training.config import ModelConfig, RunConfig, TrainConfig
-from chacal.training.decoders import DecoderConfig
+from chacal.training.transformers_model import TransformersConfig
 
 ONE_LAYER = 1
 """The paper's "layer 2", counted from 0."""
@@ -43,7 +43,7 @@ def copilot(scale: Scale) -> Table:
     rows |= efficient(size)
     task, model = _code_task(size, given), size.code_model
     if given.pretrained is not None:
-        model = DecoderConfig(pretrained=given.pretrained, layers="paper:code")
+        model = TransformersConfig(pretrained=given.pretrained, layers="paper:code")
     note = size.code_note
     if given.train_file or given.pretrained:
         note = f"{scale.name}, with data or a model of the user's own"
@@ -82,7 +82,7 @@ def lm_all(scale: Scale) -> Table:
 
     model = size.tuned_model
     if given.pretrained is not None:
-        model = DecoderConfig(pretrained=given.pretrained)
+        model = TransformersConfig(pretrained=given.pretrained)
     tuned = _language(size.tuned_text, given, model.pretrained or size.tuned_text.tokenizer)
     as_it_is = dataclasses.replace(size.tuned_train, steps=0)
 
@@ -160,14 +160,14 @@ def scrolls(scale: Scale) -> Table:
     given.refuse_but("tab:scrolls", "data", "tokenizer", "pretrained")
     model, note = size.scrolls_model, size.scrolls_note
     if given.pretrained == NEW:
-        model = DecoderConfig(architecture="bart", width=128, heads=4, depth=3)
+        model = TransformersConfig(architecture="bart", width=128, heads=4, depth=3)
         new = size.scrolls_new
         note = (
             f"{note}; NOT pretrained: BART of 3 + 3 layers, width 128, new weights, and so "
             f"{new.steps} steps of {new.batch_size} at {new.lr:g}"
         )
     elif given.pretrained is not None:
-        model = DecoderConfig(pretrained=given.pretrained)
+        model = TransformersConfig(pretrained=given.pretrained)
     there = {key: name for key, name in SCROLLS.items() if _has(given.data, key)}
     if not there:
         raise ValueError(
@@ -235,9 +235,11 @@ def with_gamma(operator: str, gamma: float) -> str:
     return operator if operator == "dense" or gamma == 0.9 else f"{operator},gamma={gamma}"
 
 
-def in_layer_2(model: ModelConfig | DecoderConfig, operator: str) -> ModelConfig | DecoderConfig:
+def in_layer_2(
+    model: ModelConfig | TransformersConfig, operator: str
+) -> ModelConfig | TransformersConfig:
     """The model with the operator in its second layer only."""
-    if isinstance(model, DecoderConfig):
+    if isinstance(model, TransformersConfig):
         return model.with_operators((operator,))
     operators = tuple(
         operator if i == ONE_LAYER else text for i, text in enumerate(model.operators)
@@ -248,7 +250,7 @@ def in_layer_2(model: ModelConfig | DecoderConfig, operator: str) -> ModelConfig
 def _text_cell(
     row: str,
     task: Language,
-    model: DecoderConfig,
+    model: TransformersConfig,
     train: TrainConfig,
     settings: tuple[str, ...] = (),
 ) -> Cell:

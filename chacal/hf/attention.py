@@ -146,7 +146,7 @@ def hand_over_cache(
     return args, {**kwargs, "past_key_values": None, "chacal_layer": layer}
 
 
-class RoutedConfig:
+class PatchedConfig:
     """A config as an attention module sees it: the model's own, but for the function's name.
 
     Read through, not copied, so that what is set on the model's config later counts here too.

@@ -17,10 +17,10 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
+from chacal.decoding.decoder import Decoder
+from chacal.decoding.states import ROLLBACK
 from chacal.operators import Operator
-from chacal.ops.decoding import Decoder
 from chacal.ops.inputs import check_count
-from chacal.ops.states import ROLLBACK
 
 
 class OperatorLayer(CacheLayerMixin):

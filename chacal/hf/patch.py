@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 
 from transformers import PreTrainedModel
 
-from chacal.hf.attention import RoutedConfig, hand_over_cache
+from chacal.hf.attention import PatchedConfig, hand_over_cache
 from chacal.hf.config import CONFIGS, PREFIX, ChaCALConfig
-from chacal.notation import parse_operator
-from chacal.operators import Operator
+from chacal.operators import Operator, parse_operator
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
@@ -215,8 +214,8 @@ def _own_config(model: PreTrainedModel) -> Any:
         config = module.__dict__.get("config")
         if config is old:
             module.config = new
-        elif isinstance(config, RoutedConfig):
-            module.config = RoutedConfig(new)
+        elif isinstance(config, PatchedConfig):
+            module.config = PatchedConfig(new)
     return new
 
 
@@ -226,7 +225,7 @@ def _install(attention: Any, operator: Operator, config: Any) -> None:
             hand_over_cache, with_kwargs=True
         )
     attention.chacal_operator = operator
-    attention.config = RoutedConfig(config)
+    attention.config = PatchedConfig(config)
 
 
 def _remove(attention: Any, config: Any) -> None:

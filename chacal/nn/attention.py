@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chacal.notation import parse_operator
-from chacal.operators import Operator
-from chacal.ops.decoding import Decoder
+from chacal.decoding.decoder import Decoder
+from chacal.operators import Operator, parse_operator
 
 
 class Attention(nn.Module):

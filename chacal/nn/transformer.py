@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from chacal.decoding.decoder import Decoder
 from chacal.nn.attention import Attention
-from chacal.notation import parse_operator
-from chacal.operators import Operator
-from chacal.ops.decoding import Decoder
+from chacal.operators import Operator, parse_operator
 
 POSITIONS = ("rotary", "learned", "factorised", "none")
 

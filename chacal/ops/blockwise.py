@@ -15,7 +15,8 @@ from torch import Tensor
 
 from chacal.ops.attend import row_lse, score_pieces, score_room
 from chacal.ops.inputs import Gamma, check_choice, check_count, exact_backward, run
-from chacal.ops.pooling import (
+from chacal.ops.resolvent import check_matrix, check_range, neumann, resolvent
+from chacal.ops.samplers import (
     COLUMNS,
     ROWS,
     add_down,
@@ -28,7 +29,6 @@ from chacal.ops.pooling import (
     sum_blocks,
     up,
 )
-from chacal.ops.resolvent import check_matrix, check_range, neumann, resolvent
 from chacal.ops.streaming import Adjoint, Rows, leaf_size
 
 BRANCHES = ("both", "local", "residual")
@@ -128,7 +128,7 @@ def block_resolvent_attention(
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         n = q.shape[1]
         m = min(n, block_size or max(1, n // (divisor or 1)))
-        return BlockResolvent.apply(q, k, v, gamma, scale, m, rows, columns, branches, v_rows)
+        return BlockFunction.apply(q, k, v, gamma, scale, m, rows, columns, branches, v_rows)
 
     return run(
         core, q, k, v, gamma=gamma, scale=scale, mask=mask,
@@ -144,7 +144,7 @@ def reduced(A_res: Tensor, V: Tensor, gamma: Tensor, columns: str, block_size: i
     return (1 - gamma) * neumann(A_res, A_res @ V, gamma)
 
 
-class BlockResolvent(torch.autograd.Function):
+class BlockFunction(torch.autograd.Function):
     """Algorithm 1 on (B, n, d), with a backward that recomputes A; γ is (B or 1, 1, 1).
 
     Row r of block I has one softmax over everything up to r. Its mass on its own block drives the
@@ -241,8 +241,10 @@ class BlockResolvent(torch.autograd.Function):
                 P = torch.softmax(S, -1, out=spare)
                 per_block = P.mul_(share[heads, at] * weight).unflatten(-1, (I, m))
                 dA = dA_res[heads, None, I, :I]
-                shift[heads, at] = -(per_block.sum(-1) * dA).sum(-1, keepdim=True)
-                dS = per_block.mul_(dA.unsqueeze(-1)).flatten(-2)
+                lost = (per_block.sum(-1) * dA).sum(-1, keepdim=True)
+                shift[heads, at] = -lost
+                # subtracted here, before the keys come in: dA and what a row loses nearly cancel
+                dS = per_block.mul_((dA - lost / weight).unsqueeze(-1)).flatten(-2)
                 dq[heads, at] += torch.bmm(dS, k[heads, :a]).mul_(scale)
                 dk[heads, :a].baddbmm_(dS.mT, q[heads, at], alpha=scale)
         for _, a, b in spans:
@@ -255,7 +257,7 @@ class BlockResolvent(torch.autograd.Function):
                 dS = own.exp_() * shift[:, a] * scale
                 dq[:, a] += dS * k[:, a]
                 dk[:, a] += dS * q[:, a]
-        slope = share * (shift - (local.W * H).sum(-1, keepdim=True))
+        slope = share * -(local.W * H).sum(-1, keepdim=True)
         for _, a, b in spans[1:]:
             for heads, piece, S, spare in score_pieces(q[:, a:b], k[:, :a], scale, room):
                 at = slice(a + piece.start, a + piece.stop)
@@ -277,7 +279,7 @@ def standing(rows: str, a: int, b: int) -> slice:
 
 
 def value_rows(rows: str, values: str) -> str:
-    """By which rule of `pooling.pick_rows` a block's values become its one of Ṽ."""
+    """By which rule of `samplers.pick_rows` a block's values become its one of Ṽ."""
     return rows if values == "rows" else "mean"
 
 

@@ -70,14 +70,14 @@ def routed_resolvent_attention(
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         n = q.shape[1]
         view = View(tile=min(n, block_size or default_block_size(n)), near=near)
-        return RoutedResolvent.apply(q, k, v, gamma, scale, view, routing)
+        return RoutedFunction.apply(q, k, v, gamma, scale, view, routing)
 
     return run(
         core, q, k, v, gamma=gamma, scale=scale, mask=mask, length_matters=block_size is None
     )
 
 
-class RoutedResolvent(torch.autograd.Function):
+class RoutedFunction(torch.autograd.Function):
     """The resolvent of a View and chosen tiles on (B, n, d); γ is (B or 1, 1, 1)."""
 
     @staticmethod

@@ -68,12 +68,12 @@ def resolvent_attention(
     drop = diagonal == "drop"
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
-        return StreamingResolvent.apply(q, k, v, gamma, scale, drop)
+        return StreamingFunction.apply(q, k, v, gamma, scale, drop)
 
     return run(core, q, k, v, gamma=gamma, scale=scale, mask=mask)
 
 
-class StreamingResolvent(torch.autograd.Function):
+class StreamingFunction(torch.autograd.Function):
     """The exact resolvent on (B, n, d) with its own backward; γ is (B or 1, 1, 1)."""
 
     @staticmethod

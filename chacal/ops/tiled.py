@@ -251,7 +251,7 @@ class TilesAdjoint:
         return (self.G * hops - self.dY * self.H).sum_to_size(self.gamma.shape)
 
 
-class TiledResolvent(torch.autograd.Function):
+class TiledFunction(torch.autograd.Function):
     """The resolvent of a View on (B, n, d) with its own backward; γ is (B or 1, 1, 1)."""
 
     @staticmethod

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from chacal.ops.inputs import Gamma, check_choice, check_count, run
 from chacal.ops.resolvent import DIAGONALS
-from chacal.ops.streaming import StreamingResolvent
-from chacal.ops.tiled import TiledResolvent, View
+from chacal.ops.streaming import StreamingFunction
+from chacal.ops.tiled import TiledFunction, View
 
 
 def window_resolvent_attention(
@@ -45,8 +45,8 @@ def window_resolvent_attention(
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         if window >= q.shape[1]:
-            return StreamingResolvent.apply(q, k, v, gamma, scale, view.drop)
-        return TiledResolvent.apply(q, k, v, gamma, scale, view)
+            return StreamingFunction.apply(q, k, v, gamma, scale, view.drop)
+        return TiledFunction.apply(q, k, v, gamma, scale, view)
 
     return run(core, q, k, v, gamma=gamma, scale=scale, mask=mask)
 

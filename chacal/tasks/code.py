@@ -47,7 +47,7 @@ from chacal.tasks.base import (
     stream,
     uniforms,
 )
-from chacal.tasks.vocabularies import load_tokenizer
+from chacal.tasks.tokenizers import load_tokenizer
 
 NAMES = "abcdeghk"
 PAD = "<pad>"

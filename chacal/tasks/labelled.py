@@ -17,7 +17,7 @@ import numpy as np
 from chacal.tasks.base import Batch, OneToken, Totals, check_int, check_split, option, ratios
 from chacal.tasks.code import count_answers, pad_and_ask
 from chacal.tasks.stored import choose, passes, read_jsonl
-from chacal.tasks.vocabularies import load_tokenizer
+from chacal.tasks.tokenizers import load_tokenizer
 
 Rows = list[tuple[list[int], int]]
 

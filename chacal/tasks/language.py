@@ -1,7 +1,7 @@
 """Language modelling as in the paper's tables: `Text` from any source, through any tokenizer.
 
 Sources are those of `hub.py`. Tokens are bytes; those of a pretrained model's tokenizer
-(`vocabularies.py`); or, with `bpe:SIZE`, of a byte-level BPE that is made from the train text, for
+(`tokenizers.py`); or, with `bpe:SIZE`, of a byte-level BPE that is made from the train text, for
 small models that should see more than a sentence.
 
 A file of more than `LARGE` bytes is encoded in pieces, cut after line ends, into arrays on disk
@@ -22,7 +22,7 @@ from chacal.tasks.base import check_int, option
 from chacal.tasks.hub import cache_folder, local_text, parse_source
 from chacal.tasks.manual import help_text
 from chacal.tasks.text import Corpus, Text, TextBacked, as_bytes, encode
-from chacal.tasks.vocabularies import load_tokenizer
+from chacal.tasks.tokenizers import load_tokenizer
 
 HELP = "help"
 """The source that every Python has."""

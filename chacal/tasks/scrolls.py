@@ -23,7 +23,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from chacal.tasks.answers import ROUGE, exact_match, f1, geometric_mean, rouge, rouge_scorer
 from chacal.tasks.base import (
     IGNORE,
     Batch,
@@ -38,8 +37,9 @@ from chacal.tasks.base import (
 )
 from chacal.tasks.hub import download
 from chacal.tasks.manual import help_text
+from chacal.tasks.scrolls_scores import ROUGE, exact_match, f1, geometric_mean, rouge, rouge_scorer
 from chacal.tasks.stored import choose, parse_jsonl, passes, read_jsonl
-from chacal.tasks.vocabularies import load_tokenizer
+from chacal.tasks.tokenizers import load_tokenizer
 
 REPOSITORY = "tau/scrolls"
 DATASETS = {"gov_report": "rouge", "narrative_qa": "f1", "contract_nli": "em"}

@@ -30,7 +30,7 @@ from chacal.tasks.base import (
     part,
     stream,
 )
-from chacal.tasks.vocabularies import load_tokenizer
+from chacal.tasks.tokenizers import load_tokenizer
 
 _BLANK = np.isin(np.arange(256), list(b" \t\n\r\v\f"))
 

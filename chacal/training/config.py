@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from chacal.nn.transformer import POSITIONS, Transformer
-from chacal.notation import parse_operator
+from chacal.operators import parse_operator
 from chacal.tasks import TASKS, Task
 from chacal.tasks.base import option
-from chacal.training.decoders import KIND, DecoderConfig
+from chacal.training.transformers_model import KIND, TransformersConfig
 
 SCHEDULES = ("constant", "linear", "cosine")
 DEVICES = ("auto", "cpu", "cuda")
@@ -130,7 +130,7 @@ class RunConfig:
     """Everything that decides a run."""
 
     task: Task
-    model: ModelConfig | DecoderConfig
+    model: ModelConfig | TransformersConfig
     train: TrainConfig
 
     def build(self, *, weights: bool = True) -> Any:
@@ -139,7 +139,7 @@ class RunConfig:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data that `from_json` takes back."""
-        kind = {"kind": KIND} if isinstance(self.model, DecoderConfig) else {}
+        kind = {"kind": KIND} if isinstance(self.model, TransformersConfig) else {}
         return {
             "task": {"name": self.task.name, **to_json(self.task)},
             "model": {**kind, **to_json(self.model)},
@@ -158,9 +158,9 @@ class RunConfig:
         if not isinstance(name, str) or name not in TASKS:
             raise ValueError(f"task.name is {name!r}; expected one of {', '.join(TASKS)}")
         model: Any = data["model"]
-        made: type[ModelConfig] | type[DecoderConfig] = ModelConfig
+        made: type[ModelConfig] | type[TransformersConfig] = ModelConfig
         if isinstance(model, dict) and model.get("kind") == KIND:
-            made, model = DecoderConfig, {k: v for k, v in model.items() if k != "kind"}
+            made, model = TransformersConfig, {k: v for k, v in model.items() if k != "kind"}
         return cls(
             task=from_json(TASKS[name], task, "task"),
             model=from_json(made, model, "model"),

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from chacal.experiments.cells import Cell, Evaluation, Table, run_id
-from chacal.experiments.clock import time_cells
+from chacal.experiments.evaluation_times import time_cells
 from chacal.experiments.job import record_failure
 from chacal.experiments.scales import Given
 from chacal.experiments.snapshot import (

@@ -6,8 +6,7 @@ from chacal.experiments.cells import run_id
 from chacal.experiments.scales import CPU, PAPER, SCALES
 from chacal.experiments.sweep import plan
 from chacal.experiments.tables import TABLES
-from chacal.notation import parse_operator
-from chacal.operators import OPERATORS
+from chacal.operators import OPERATORS, parse_operator
 from chacal.report import paper
 from chacal.tasks import PaddedBoxes
 from chacal.training.config import RunConfig

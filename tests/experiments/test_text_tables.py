@@ -10,7 +10,7 @@ from chacal.experiments.cells import Evaluation
 from chacal.experiments.reproduce import has_failures, reproduce
 from chacal.experiments.scales import CPU, PAPER, SMOKE, Given
 from chacal.experiments.text_tables import ON_TEXT
-from chacal.notation import parse_operator
+from chacal.operators import parse_operator
 from chacal.tasks import Labelled, Language
 
 

@@ -11,10 +11,10 @@ from chacal.hf import operators_of, patch
 from chacal.hf.scores import Scores, build_scores
 from chacal.tasks import Code, Language, Scrolls
 from chacal.training.config import RunConfig, TrainConfig
-from chacal.training.decoders import DecoderConfig
 from chacal.training.evaluate import load_run
 from chacal.training.loop import train
 from chacal.training.runs import RunFolder
+from chacal.training.transformers_model import TransformersConfig
 
 TINY = {"width": 16, "heads": 2, "depth": 2}
 FEW = TrainConfig(
@@ -25,7 +25,7 @@ TEXT = Language(window=16, eval_tokens=64)
 
 
 def run(task=TEXT, settings=FEW, **model):
-    return RunConfig(task=task, model=DecoderConfig(**{**TINY, **model}), train=settings)
+    return RunConfig(task=task, model=TransformersConfig(**{**TINY, **model}), train=settings)
 
 
 def losses(folder):

@@ -14,9 +14,9 @@ import chacal
 from chacal.operators import OPERATORS
 from chacal.ops.blockwise import BRANCHES, VALUES
 from chacal.ops.pattern import PATTERNS
-from chacal.ops.pooling import COLUMNS, ROWS
 from chacal.ops.resolvent import DIAGONALS, PRUNINGS
 from chacal.ops.routing import SCORES
+from chacal.ops.samplers import COLUMNS, ROWS
 
 
 def largest_from_the_future(text: str, n: int = 7) -> list[float]:

@@ -131,7 +131,7 @@ def test_gamma_that_rounds_to_one():
 
 
 def test_seeds_are_different():
-    from chacal.ops.sparse import random_links
+    from chacal.ops.baselines import random_links
 
     a, _ = random_links(300, 4, 3, 1)
     b, _ = random_links(300, 4, 3, 1 + 2**24)

@@ -37,10 +37,12 @@ def test_precision(text, dtype, tolerance):
     weights = draw(2, 23, 3, seed=8).sign()
     ours = value_and_grads(text, inputs, weights)
     exact = value_and_grads(text, [x.double() for x in inputs], weights)
+    # below its smallest normal number a dtype is evenly spaced, and rounds by half of that
+    spacing = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
     for a, b in zip(ours, exact, strict=True):
         assert a.dtype == dtype
         if float(b.norm()):  # a row that sees only itself has no gradient of q
-            assert relative(a, b) < tolerance
+            assert relative(a, b) < tolerance + spacing / 2 * b.numel() ** 0.5 / float(b.norm())
         else:
             assert float(a.abs().max()) < tolerance
 

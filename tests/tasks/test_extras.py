@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from chacal.tasks import Scrolls, answers, hub, language, vocabularies
+from chacal.tasks import Scrolls, hub, language, scrolls_scores, tokenizers
 
 DATA = r"pip install 'chacal\[data\]'"
 
@@ -17,20 +17,20 @@ def without(monkeypatch):
         for name in names:
             monkeypatch.setitem(sys.modules, name, None)
 
-    for cached in (answers.rouge_scorer, vocabularies.load_tokenizer):
+    for cached in (scrolls_scores.rouge_scorer, tokenizers.load_tokenizer):
         cached.cache_clear()
     yield forget
-    for cached in (answers.rouge_scorer, vocabularies.load_tokenizer):
+    for cached in (scrolls_scores.rouge_scorer, tokenizers.load_tokenizer):
         cached.cache_clear()
 
 
 def test_rouge(without):
     without("rouge_score", "rouge_score.rouge_scorer")
     with pytest.raises(ValueError, match=rf"'rouge_score', which is missing: {DATA}"):
-        answers.rouge("a", ["a"])
+        scrolls_scores.rouge("a", ["a"])
     with pytest.raises(ValueError, match=DATA):  # and not only once something is measured
         Scrolls(dataset="gov_report", data="help").batch("train", 0, 0, 2)
-    assert answers.f1("a cat", ["cat"]) == 100  # the others need nothing
+    assert scrolls_scores.f1("a cat", ["cat"]) == 100  # the others need nothing
 
 
 def test_text_of_the_hub(without, tmp_path, monkeypatch):
@@ -51,7 +51,7 @@ def test_tokenizers(without):
     without("tokenizers")
     message = r"'tokenizers' \(pip install tokenizers\); without it, leave `tokenizer` out"
     with pytest.raises(ValueError, match=rf"tokenizer='some/model': .*{message}"):
-        vocabularies.load_tokenizer("some/model")
+        tokenizers.load_tokenizer("some/model")
     with pytest.raises(ValueError, match=rf"tokenizer='bpe:300': .*{message}"):
         language.make_tokenizer(b"text", 300)
 
@@ -62,7 +62,7 @@ def test_gguf(without, tmp_path):
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     for source in (tmp_path, tmp_path / "model.gguf"):
         with pytest.raises(ValueError, match=r"needs transformers and gguf \(pip install"):
-            vocabularies.load_tokenizer(str(source))
+            tokenizers.load_tokenizer(str(source))
 
 
 def test_files_of_the_hub_without_a_network():

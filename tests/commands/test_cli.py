@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import pytest
 
-from chacal.cli import main
+from chacal.commands.cli import main
 from chacal.tasks import Boxes
 from chacal.tasks.base import stream, uniforms
-from chacal.tracking import Tracker
+from chacal.training.tracker import Tracker
 
 TINY = [
     "--blocks", "3", "--block-size", "4", "--width", "16", "--heads", "2", "--steps", "3",

@@ -1,4 +1,4 @@
-"""Transformers models in a run: `DecoderConfig` stands where a `ModelConfig` does.
+"""Transformers models in a run: `TransformersConfig` stands where a `ModelConfig` does.
 
 The loop trains whatever maps tokens to scores, so a GPT-2 or a pretrained model is one more
 configuration and no other loop: run folders, resuming, evaluation and sweeps are the same.
@@ -11,7 +11,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from chacal.notation import parse_operator
+from chacal.operators import parse_operator
 from chacal.tasks import Task
 from chacal.tasks.base import option
 
@@ -20,7 +20,7 @@ KIND = "decoder"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoderConfig:
+class TransformersConfig:
     """A transformers model with one operator in some of its layers."""
 
     operator: str = option("dense", "of the patched layers; dense leaves the model as it is")
@@ -49,7 +49,7 @@ class DecoderConfig:
         """The operator under study; the other layers are the model's own."""
         return (self.operator,)
 
-    def with_operators(self, operators: tuple[str, ...]) -> DecoderConfig:
+    def with_operators(self, operators: tuple[str, ...]) -> TransformersConfig:
         """The same model with another operator."""
         return dataclasses.replace(self, operator=operators[0])
 

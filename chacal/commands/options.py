@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from chacal.notation import parse_operator, parse_operators
+from chacal.operators import parse_operator, parse_operators
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import torch
 from cases import EXACT, LEAF_CROSSING, draw, draw_qkv, far, leaves
 
 import chacal
-from chacal.ops.sparse import random_links
+from chacal.ops.baselines import random_links
 
 
 def linked(n: int, window: int, links: int, seed: int) -> oracles.Visible:

@@ -13,97 +13,30 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
 
+from chacal.decoding.decoder import Decoder
+from chacal.decoding.pattern import PatternState
+from chacal.decoding.states import BlockState, ExactState, RoutedState, TiledState
+from chacal.operators.base import Operator, check_gamma, fixed_size, refuse_pruning
+from chacal.ops.baselines import bigbird_attention, check_seed, dense_attention, local_attention
 from chacal.ops.blockwise import BRANCHES, VALUES, block_resolvent_attention
-from chacal.ops.decoding import Decoder
 from chacal.ops.inputs import Gamma, check_choice, check_count, run
-from chacal.ops.pattern import Offsets, PatternState, check_offsets, pattern_resolvent_attention
+from chacal.ops.pattern import Offsets, check_offsets, pattern_resolvent_attention
 from chacal.ops.pooled import pooled_resolvent_attention
-from chacal.ops.pooling import CAUSAL_ROWS, COLUMNS, ROWS
 from chacal.ops.resolvent import DIAGONALS, PRUNINGS, resolvent, t_post, t_pre, t_raw
 from chacal.ops.routed import routed_resolvent_attention
 from chacal.ops.routing import SCORES, Routing
-from chacal.ops.sparse import bigbird_attention, check_seed, dense_attention, local_attention
-from chacal.ops.states import ROLLBACK, BlockState, ExactState, RoutedState, TiledState
+from chacal.ops.samplers import CAUSAL_ROWS, COLUMNS, ROWS
 from chacal.ops.streaming import resolvent_attention
 from chacal.ops.tiled import View
 from chacal.ops.weights import attention_weights
 from chacal.ops.weights import top_k as prune_rows
 from chacal.ops.window import window_resolvent_attention, window_view
-
-
-@dataclass(frozen=True, kw_only=True)
-class Operator:
-    """An attention operator: call it with q, k, v of shape (..., n, d)."""
-
-    name: ClassVar[str]
-    function: ClassVar[Callable[..., Tensor]]
-    """What the operator calls: q, k, v, its fields by name, mask and scale."""
-    sizes: ClassVar[dict[str, str]] = {}
-    """How a size stands in the text: {"@": field, "/": field}."""
-    always_shown: ClassVar[tuple[str, ...]] = ()
-    """Sizes that the text shows even at their default."""
-
-    @property
-    def causal(self) -> bool:
-        """Whether no output depends on a later token, as proven by the tests."""
-        return True
-
-    @property
-    def has_gamma(self) -> bool:
-        """Whether this is a resolvent, which has a γ (that a layer may learn)."""
-        return any(f.name == "gamma" for f in dataclasses.fields(self))
-
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        mask: Tensor | None = None,
-        scale: float | None = None,
-        gamma: Gamma | None = None,
-    ) -> Tensor:
-        """Y (..., n, d_v). `gamma` stands in for the operator's own, a learned one for instance."""
-        if gamma is not None and not self.has_gamma:
-            raise ValueError(f"gamma was given to {self}; expected a resolvent operator")
-        return self._attend(q, k, v, {"mask": mask, "scale": scale}, gamma)
-
-    def decoder(self, *, rollback: int = ROLLBACK) -> Decoder:
-        """An empty sequence that `extend` grows; `rollback` tokens can be cropped again."""
-        check_count("rollback", rollback, least=0)
-        return self._decoder(rollback)
-
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
-    ) -> Tensor:
-        """The operator's function, given its fields as options."""
-        options = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        if gamma is not None:
-            options["gamma"] = gamma
-        return type(self).function(q, k, v, **options, **common)
-
-    def _decoder(self, rollback: int) -> Decoder:
-        raise ValueError(f"{self} cannot decode one token at a time")
-
-    def __str__(self) -> str:
-        marks = {field: mark for mark, field in self.sizes.items()}
-        size, options = "", ""
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, tuple):
-                value = "+".join(map(str, value))  # commas separate options
-            if field.name in marks and (value != field.default or field.name in self.always_shown):
-                size = f"{marks[field.name]}{value}"
-            elif value != field.default:
-                options += f",{field.name}={value}"
-        return self.name + size + options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +62,7 @@ class Dense(Operator):
         return run(core, q, k, v, **common)
 
     def _decoder(self, rollback: int) -> Decoder:
-        _no_pruning(self, self.top_k)
+        refuse_pruning(self, self.top_k)
         return Decoder(ExactState)
 
 
@@ -176,7 +109,7 @@ class Resolvent(Operator):
     top_k: int | None = None
 
     def __post_init__(self) -> None:
-        _check_gamma(self.gamma)
+        check_gamma(self.gamma)
         check_choice("diagonal", self.diagonal, DIAGONALS)
         if self.top_k is not None:
             check_count("top_k", self.top_k)
@@ -195,7 +128,7 @@ class Resolvent(Operator):
         return run(core, q, k, v, gamma=gamma, **common)
 
     def _decoder(self, rollback: int) -> Decoder:
-        _no_pruning(self, self.top_k)
+        refuse_pruning(self, self.top_k)
         return Decoder(lambda: ExactState(self.diagonal == "drop"), self.gamma)
 
 
@@ -224,7 +157,7 @@ class BlockResolvent(Operator):
             check_count("block_size", self.block_size)
         if self.divisor is not None:
             check_count("divisor", self.divisor)
-        _check_gamma(self.gamma)
+        check_gamma(self.gamma)
         check_choice("rows", self.rows, ROWS)
         check_choice("columns", self.columns, COLUMNS)
         check_choice("branches", self.branches, BRANCHES)
@@ -264,7 +197,7 @@ class WindowResolvent(Operator):
 
     def __post_init__(self) -> None:
         check_count("window", self.window)
-        _check_gamma(self.gamma)
+        check_gamma(self.gamma)
         check_choice("diagonal", self.diagonal, DIAGONALS)
 
     def _decoder(self, rollback: int) -> Decoder:
@@ -286,11 +219,11 @@ class PooledResolvent(Operator):
     def __post_init__(self) -> None:
         if self.block_size is not None:
             check_count("block_size", self.block_size)
-        _check_gamma(self.gamma)
+        check_gamma(self.gamma)
         check_count("near", self.near, least=0)
 
     def _decoder(self, rollback: int) -> Decoder:
-        view = View(tile=_fixed_size(self, self.block_size), near=self.near, pool=True)
+        view = View(tile=fixed_size(self, self.block_size), near=self.near, pool=True)
         return Decoder(lambda: TiledState(view, rollback), self.gamma)
 
 
@@ -343,14 +276,14 @@ class RoutedResolvent(Operator):
     def __post_init__(self) -> None:
         if self.block_size is not None:
             check_count("block_size", self.block_size)
-        _check_gamma(self.gamma)
+        check_gamma(self.gamma)
         check_count("near", self.near, least=0)
         check_count("routes", self.routes)
         check_count("parts", self.parts)
         check_choice("score", self.score, SCORES)
 
     def _decoder(self, rollback: int) -> Decoder:
-        view = View(tile=_fixed_size(self, self.block_size), near=self.near)
+        view = View(tile=fixed_size(self, self.block_size), near=self.near)
         routing = Routing(self.routes, self.parts, self.score)
         return Decoder(lambda: RoutedState(view, routing), self.gamma)
 
@@ -366,7 +299,7 @@ class PatternResolvent(Operator):
 
     def __post_init__(self) -> None:
         check_offsets(self.offsets)
-        _check_gamma(self.gamma)
+        check_gamma(self.gamma)
 
     def _decoder(self, rollback: int) -> Decoder:
         return Decoder(lambda: PatternState(self.offsets, rollback), self.gamma)
@@ -379,22 +312,3 @@ OPERATORS: dict[str, type[Operator]] = {
         *(RoutedResolvent, PatternResolvent, TPost, TPre),
     )
 }
-
-
-def _check_gamma(gamma: object) -> None:
-    if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not 0 <= gamma < 1:
-        raise ValueError(f"gamma is {gamma!r}; expected a number in [0, 1)")
-
-
-def _fixed_size(operator: Operator, block_size: int | None) -> int:
-    if block_size is None:
-        raise ValueError(
-            f"{operator} cannot decode: a block size of about √n changes as n grows; expected a "
-            f"fixed one, as in '{operator.name}@64'"
-        )
-    return block_size
-
-
-def _no_pruning(operator: Operator, top_k: int | None) -> None:
-    if top_k is not None:
-        raise ValueError(f"{operator} cannot decode: pruning is for evaluation in parallel form")

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from chacal.tasks.answers import exact_match, f1, geometric_mean, rouge
+from chacal.tasks.scrolls_scores import exact_match, f1, geometric_mean, rouge
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from chacal.decoding.states import State
 from chacal.ops.inputs import Gamma, check_count, check_gamma, check_mask, check_qkv, check_scale
-from chacal.ops.states import State
 
 
 class Decoder:

@@ -10,15 +10,9 @@ import pytest
 import torch
 
 import chacal
-from chacal.inspection import (
-    block_mass,
-    inspect_run,
-    matrices,
-    top_mass,
-    view_layers,
-    window_mass,
-)
+from chacal.commands.inspect import inspect_run
 from chacal.nn import Transformer
+from chacal.nn.views import block_mass, matrices, top_mass, view_layers, window_mass
 from chacal.report.pictures import pool_max
 from chacal.tasks import TASKS
 from chacal.training.config import ModelConfig, RunConfig, TrainConfig

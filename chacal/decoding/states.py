@@ -1,6 +1,6 @@
 """What each operator remembers of a sequence, so that it can go on from there.
 
-A state holds (B, n, d) buffers, all of B at the same length; `decoding.py` gives them to users.
+A state holds (B, n, d) buffers, all of B at the same length; `decoder.py` gives them to users.
 """
 
 from __future__ import annotations

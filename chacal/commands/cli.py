@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from chacal._version import __version__
-from chacal.options import choose_operators, collect, options_of, refuse_options
+from chacal.commands.options import choose_operators, collect, options_of, refuse_options
 from chacal.tasks import TASKS
 from chacal.training.config import ModelConfig, RunConfig, TrainConfig, defaults
 
@@ -38,7 +38,7 @@ def _train_command(name: str) -> click.Command:
     model, settings = defaults(name)
 
     def call(**values: Any) -> None:
-        from chacal.console import print_result
+        from chacal.commands.console import print_result
         from chacal.training.loop import train as train_run
         from chacal.training.runs import default_folder
 
@@ -157,10 +157,10 @@ def bench_decode(operators: tuple[str, ...], json_file: Path | None, **options: 
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def evaluate_run(run: Path, as_json: bool, **options: Any) -> None:
     """Evaluate a trained RUN, if wanted with other operators or with top-k pruning."""
-    from chacal.console import print_metrics
-    from chacal.training.swap import evaluate_swapped
+    from chacal.commands.console import print_metrics
+    from chacal.training.evaluate_run import evaluate_run
 
-    result = evaluate_swapped(run, **options)
+    result = evaluate_run(run, **options)
     if as_json:
         click.echo(json.dumps(result, indent=2))
     else:
@@ -182,7 +182,7 @@ def track(story: str | None, **options: Any) -> None:
     \b
     chacal track "The camera is in Box F. Move the contents of Box F to Box B."
     """
-    from chacal.tracking import track_stories
+    from chacal.commands.track import track_stories
 
     track_stories(story, **options)
 
@@ -195,7 +195,7 @@ def track(story: str | None, **options: Any) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def inspect(run: Path, **options: Any) -> None:
     """Draw the attention of a trained RUN: A, its resolvent, and where the mass lies."""
-    from chacal.inspection import inspect_run
+    from chacal.commands.inspect import inspect_run
 
     inspect_run(run, **options)
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from chacal.notation import parse_operator, parse_operators
+from chacal.operators import parse_operator, parse_operators
 from chacal.tasks import Boxes, CountedBoxes, Task
 from chacal.training.distributed import Group
 from chacal.training.evaluate import evaluate, load_run, override, setting
 
 
-def evaluate_swapped(
+def evaluate_run(
     run: str | Path,
     *,
     split: str = "test",

@@ -14,7 +14,8 @@ import types
 import typing
 from typing import Any
 
-from chacal.operators import OPERATORS, Operator
+from chacal.operators.base import Operator
+from chacal.operators.family import OPERATORS
 
 EXAMPLES = "'dense', 'chacal,gamma=0.8', 'block/3' or 'window@64'"
 

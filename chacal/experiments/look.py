@@ -1,27 +1,19 @@
-"""`chacal inspect`: what a trained run attends to, as matrices, pictures and figures.
-
-Every operator is linear in its values, so applied to V = I it returns the matrix that it stands
-for. Nothing is computed a second way: A and S are those the model used.
-"""
+"""A trained run's attention: measured over test examples, and drawn for the first of them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from rich.table import Table
 from torch import Tensor
 
-from chacal.console import console
 from chacal.nn import Transformer
+from chacal.nn.views import LayerView, block_mass, top_mass, view_layers, window_mass
 from chacal.operators import BlockResolvent, Operator
-from chacal.ops.inputs import Gamma
-from chacal.ops.weights import attention_weights
 from chacal.report import pictures
 from chacal.tasks.base import IGNORE, Task
 from chacal.training.evaluate import load_run
@@ -36,54 +28,20 @@ TOP = (1, 2, 3, 4, 8, 16)
 HEADS_ACROSS = 4
 
 
-@dataclass(frozen=True)
-class LayerView:
-    """One layer's attention in one example.
-
-    Attributes:
-        operator: the layer's.
-        gamma: γ of each head; None for ordinary attention.
-        A: (h, n, n) attention weights.
-        S: (h, n, n) what the operator makes of them; None for ordinary attention.
-    """
-
-    operator: Operator
-    gamma: list[float] | None
-    A: Tensor
-    S: Tensor | None
-
-
-def inspect_run(
-    run: str | Path,
-    out: str | Path | None = None,
-    seed: int = 0,
-    examples: int = 64,
-    as_json: bool = False,
-) -> dict[str, Any]:
-    """Draw and print the attention of a trained run on its task's test split.
+def look_at_run(
+    run: str | Path, out: str | Path | None, seed: int, examples: int
+) -> tuple[dict[str, Any], list[pictures.Mass], list[list[pictures.Mass]]]:
+    """Draw and measure the attention of a trained run on its task's test split.
 
     Args:
         run: its folder.
         out: folder for the pictures; the run's unless given.
         seed: of the examples; in a split of stored examples, the first one's number.
         examples: how many the figures average. The pictures show the first.
-        as_json: print JSON instead of tables.
 
     Returns:
-        the figures, and the files written.
+        the figures and the files written, and the shares of layers and of heads as values.
     """
-    result, curves, heads = look_at_run(run, out, seed, examples)
-    if as_json:
-        print(json.dumps(result, indent=2))
-    else:
-        _print(result, curves, heads)
-    return result
-
-
-def look_at_run(
-    run: str | Path, out: str | Path | None, seed: int, examples: int
-) -> tuple[dict[str, Any], list[pictures.Mass], list[list[pictures.Mass]]]:
-    """As `inspect_run`, without a word; also the shares of layers and of heads, as values."""
     if examples < 1:
         raise ValueError(f"examples is {examples}; expected at least 1")
     pictures.require_matplotlib()
@@ -135,93 +93,6 @@ def look_at_run(
         "files": [str(to / name) for name in files],
     }
     return result, curves, heads
-
-
-@torch.no_grad()
-def view_layers(model: Transformer, tokens: Tensor, *, resolvents: bool = True) -> list[LayerView]:
-    """A and S of every layer and head as the model reads one example.
-
-    Args:
-        model: in evaluation mode.
-        tokens: (1, n), or (1, n, symbols).
-        resolvents: whether S is wanted too.
-    """
-    views = []
-
-    def look(module: Any, inputs: tuple[Any, ...]) -> None:
-        q, k, _ = module.project(inputs[0])
-        A, S = matrices(module.operator, q, k, module.gamma, resolvents=resolvents)
-        gamma = None
-        if module.operator.has_gamma:
-            own = [module.operator.gamma] * module.heads
-            gamma = own if module.gamma is None else module.gamma.tolist()
-        views.append(LayerView(module.operator, gamma, A[0], None if S is None else S[0]))
-
-    hooks = [layer.attention.register_forward_pre_hook(look) for layer in model.blocks()]
-    try:
-        model(tokens)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return views
-
-
-def matrices(
-    operator: Operator,
-    q: Tensor,
-    k: Tensor,
-    gamma: Gamma | None = None,
-    *,
-    resolvents: bool = True,
-) -> tuple[Tensor, Tensor | None]:
-    """A, and S with Y = S V where the operator has a γ.
-
-    Block-ChaCAL's A is the softmax that Algorithm 1 starts from, its S what comes of it.
-
-    Args:
-        operator: any.
-        q: (..., n, d) queries.
-        k: (..., n, d) keys.
-        gamma: stands in for the operator's own γ.
-        resolvents: whether S is wanted too.
-
-    Returns:
-        (..., n, n) A, and (..., n, n) S or None.
-    """
-    n = q.shape[-2]
-    I = torch.eye(n, dtype=q.dtype, device=q.device).expand(*q.shape[:-2], n, n)
-    if not operator.has_gamma:
-        return operator(q, k, I), None
-    # at γ = 0 every resolvent but Algorithm 1's is A V
-    block = isinstance(operator, BlockResolvent)
-    A = attention_weights(q, k) if block else operator(q, k, I, gamma=0.0)
-    return A, operator(q, k, I, gamma=gamma) if resolvents else None
-
-
-def block_mass(A: Tensor, size: int) -> Tensor:
-    """Share of A's mass whose query and key lie in one block of `size` tokens; (..., n, n) -> (...)
-
-    The blocks are Algorithm 1's: the first begins at token 0, the last may be short.
-    """
-    block = torch.arange(A.shape[-1], device=A.device) // size
-    return _share(A, block[:, None] == block)
-
-
-def window_mass(A: Tensor, size: int) -> Tensor:
-    """Share of A's mass on keys t-size < s <= t of query t; (..., n, n) -> (...)."""
-    t = torch.arange(A.shape[-1], device=A.device)
-    back = t[:, None] - t
-    return _share(A, (back >= 0) & (back < size))
-
-
-def top_mass(A: Tensor, count: int) -> Tensor:
-    """Share of A's mass on the `count` largest entries of each row; (..., n, n) -> (...)."""
-    largest = A.topk(min(count, A.shape[-1]), dim=-1).values
-    return largest.sum((-2, -1)) / A.sum((-2, -1))
-
-
-def _share(A: Tensor, chosen: Tensor) -> Tensor:
-    return (A * chosen).sum((-2, -1)) / A.sum((-2, -1))
 
 
 def _examples(task: Task, seed: int, count: int) -> Iterator[Tensor]:
@@ -319,51 +190,3 @@ def _meaning(operator: Operator) -> str:
     if getattr(operator, "diagonal", "keep") == "drop":
         return "all hops, (1-γ)A(I-γA')⁻¹ with A' = A without its diagonal"
     return "all hops, (1-γ)A(I-γA)⁻¹"
-
-
-def _print(
-    result: dict[str, Any], curves: list[pictures.Mass], heads: list[list[pictures.Mass]]
-) -> None:
-    out = console()
-    out.print(
-        f"{result['task']}\n% of attention mass, means over heads, rows and {result['examples']} "
-        f"test examples (seed {result['seed']}, mean n = {result['mean_length']:.1f})\n"
-    )
-    for title, first, kind in (
-        ("inside diagonal blocks", "block size", "blocks"),
-        ("inside a sliding window", "window", "windows"),
-        ("on the largest keys of each row", "keys", "top"),
-    ):
-        table = _table(title, first, [curve.name for curve in curves])
-        shares = [getattr(curve, kind) for curve in curves]
-        for name in shares[0]:
-            table.add_row(name, *(f"{100 * share[name]:.1f}" for share in shares))
-        out.print(table)
-        out.print()
-    chosen = [
-        ("blocks", "n//4"),
-        ("blocks", "n//2"),
-        ("windows", "n//4"),
-        ("top", "1"),
-        ("top", "3"),
-    ]
-    named = {"blocks": "block", "windows": "window", "top": "top"}
-    table = _table("by head", "", [f"{named[kind]} {name}" for kind, name in chosen])
-    for number, layer in enumerate(heads, 1):
-        for head in layer:
-            shares = [getattr(head, kind)[name] for kind, name in chosen]
-            table.add_row(f"layer {number}, {head.name}", *(f"{100 * s:.1f}" for s in shares))
-    out.print(table)
-    out.print()
-    if not result["causal"]:
-        out.print("NOT CAUSAL: an operator sees later tokens")
-    for file in result["files"]:
-        out.print(f"written: {file}", soft_wrap=True)
-
-
-def _table(title: str, first: str, columns: list[str]) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column(first)
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table

@@ -1,0 +1,1 @@
+"""The command: parse, call and print; no logic."""

@@ -1,0 +1,1 @@
+"""One token at a time: the states that stand where a KV cache would."""

@@ -1,0 +1,36 @@
+"""The family of operators as frozen dataclasses, and their text form both ways."""
+
+from chacal.operators.base import Operator
+from chacal.operators.family import (
+    OPERATORS,
+    BigBird,
+    BlockResolvent,
+    Dense,
+    Local,
+    PatternResolvent,
+    PooledResolvent,
+    Resolvent,
+    RoutedResolvent,
+    TPost,
+    TPre,
+    WindowResolvent,
+)
+from chacal.operators.notation import parse_operator, parse_operators
+
+__all__ = [
+    "OPERATORS",
+    "BigBird",
+    "BlockResolvent",
+    "Dense",
+    "Local",
+    "Operator",
+    "PatternResolvent",
+    "PooledResolvent",
+    "Resolvent",
+    "RoutedResolvent",
+    "TPost",
+    "TPre",
+    "WindowResolvent",
+    "parse_operator",
+    "parse_operators",
+]

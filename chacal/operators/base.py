@@ -1,0 +1,104 @@
+"""What every operator is: a frozen dataclass that can be called, named, compared and decoded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from chacal.decoding.decoder import Decoder
+from chacal.decoding.states import ROLLBACK
+from chacal.ops.inputs import Gamma, check_count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """An attention operator: call it with q, k, v of shape (..., n, d)."""
+
+    name: ClassVar[str]
+    function: ClassVar[Callable[..., Tensor]]
+    """What the operator calls: q, k, v, its fields by name, mask and scale."""
+    sizes: ClassVar[dict[str, str]] = {}
+    """How a size stands in the text: {"@": field, "/": field}."""
+    always_shown: ClassVar[tuple[str, ...]] = ()
+    """Sizes that the text shows even at their default."""
+
+    @property
+    def causal(self) -> bool:
+        """Whether no output depends on a later token, as proven by the tests."""
+        return True
+
+    @property
+    def has_gamma(self) -> bool:
+        """Whether this is a resolvent, which has a γ (that a layer may learn)."""
+        return any(f.name == "gamma" for f in dataclasses.fields(self))
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        mask: Tensor | None = None,
+        scale: float | None = None,
+        gamma: Gamma | None = None,
+    ) -> Tensor:
+        """Y (..., n, d_v). `gamma` stands in for the operator's own, a learned one for instance."""
+        if gamma is not None and not self.has_gamma:
+            raise ValueError(f"gamma was given to {self}; expected a resolvent operator")
+        return self._attend(q, k, v, {"mask": mask, "scale": scale}, gamma)
+
+    def decoder(self, *, rollback: int = ROLLBACK) -> Decoder:
+        """An empty sequence that `extend` grows; `rollback` tokens can be cropped again."""
+        check_count("rollback", rollback, least=0)
+        return self._decoder(rollback)
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
+    ) -> Tensor:
+        """The operator's function, given its fields as options."""
+        options = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        if gamma is not None:
+            options["gamma"] = gamma
+        return type(self).function(q, k, v, **options, **common)
+
+    def _decoder(self, rollback: int) -> Decoder:
+        raise ValueError(f"{self} cannot decode one token at a time")
+
+    def __str__(self) -> str:
+        marks = {field: mark for mark, field in self.sizes.items()}
+        size, options = "", ""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, tuple):
+                value = "+".join(map(str, value))  # commas separate options
+            if field.name in marks and (value != field.default or field.name in self.always_shown):
+                size = f"{marks[field.name]}{value}"
+            elif value != field.default:
+                options += f",{field.name}={value}"
+        return self.name + size + options
+
+
+def check_gamma(gamma: object) -> None:
+    """γ of an operator is a plain number in [0, 1)."""
+    if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not 0 <= gamma < 1:
+        raise ValueError(f"gamma is {gamma!r}; expected a number in [0, 1)")
+
+
+def fixed_size(operator: Operator, block_size: int | None) -> int:
+    """The block size of an operator that is to decode: one that does not change with n."""
+    if block_size is None:
+        raise ValueError(
+            f"{operator} cannot decode: a block size of about √n changes as n grows; expected a "
+            f"fixed one, as in '{operator.name}@64'"
+        )
+    return block_size
+
+
+def refuse_pruning(operator: Operator, top_k: int | None) -> None:
+    """Raise if an operator that is to decode prunes its rows."""
+    if top_k is not None:
+        raise ValueError(f"{operator} cannot decode: pruning is for evaluation in parallel form")
