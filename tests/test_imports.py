@@ -18,17 +18,20 @@ MAY_IMPORT = {
     "operators": {"ops", "decoding"},
     "nn": {"ops", "decoding", "operators"},
     "hf": {"ops", "decoding", "operators", "nn"},
-    "tasks": set(),
+    "tasks": {"_plain"},
     "bench": {"ops", "operators", "decoding", "commands"},
-    "report": set(),
-    "training": {"ops", "operators", "nn", "hf", "tasks", "bench", "_version"},
-    "experiments": {"ops", "operators", "nn", "tasks", "training", "bench", "report", "commands"},
+    "report": {"_plain"},
+    "training": {"ops", "operators", "nn", "hf", "tasks", "bench", "_version", "_plain"},
+    "experiments": {
+        "ops", "operators", "nn", "tasks", "training", "bench", "report", "commands", "_plain",
+    },
     "commands": {
         "operators", "nn", "tasks", "training", "bench", "experiments", "report", "_version",
     },
     "__init__": {"ops", "decoding", "operators", "nn", "_version"},
     "__main__": {"commands"},
     "_version": set(),
+    "_plain": set(),
 }  # fmt: skip
 
 LAZY = [

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from chacal._plain import added, to_plain
 from chacal.operators import parse_operator
-from chacal.training.config import RunConfig, from_json, to_json
+from chacal.training.config import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,21 +37,12 @@ class Evaluation:
     divisor: int = 0
     operators: tuple[str, ...] = ()
     look: bool = False
-    settings: tuple[str, ...] = ()
+    settings: tuple[str, ...] = added(())
 
     @property
     def id(self) -> str:
         """The evaluation's file name, without its ending."""
-        return "evaluation-" + digest(self.to_json())
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data; without settings where there are none, as before there were any."""
-        return {k: v for k, v in to_json(self).items() if k != "settings" or v}
-
-    @classmethod
-    def from_json(cls, data: Any, where: str) -> Evaluation:
-        """The evaluation that plain data describes."""
-        return from_json(cls, {"settings": [], **data} if isinstance(data, dict) else data, where)
+        return "evaluation-" + digest(to_plain(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +95,7 @@ class Cost:
     @property
     def id(self) -> str:
         """The curve's file name, without its ending."""
-        return "cost-" + digest(to_json(self))
+        return "cost-" + digest(to_plain(self))
 
 
 @dataclass(frozen=True, kw_only=True)

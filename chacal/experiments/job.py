@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from chacal._plain import from_plain, to_plain
 from chacal.experiments.cells import Evaluation, run_id
 from chacal.experiments.look import look_at_run
 from chacal.tasks import Boxes, CountedBoxes
@@ -50,14 +51,14 @@ class Job:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data that `from_json` takes back."""
-        return {"run": self.run.to_json(), "evaluations": [e.to_json() for e in self.evaluations]}
+        return {"run": self.run.to_json(), "evaluations": to_plain(self.evaluations)}
 
     @classmethod
     def from_json(cls, data: Any) -> Job:
         """The job that plain data describes."""
         return cls(
             run=RunConfig.from_json(data["run"]),
-            evaluations=tuple(Evaluation.from_json(e, "evaluation") for e in data["evaluations"]),
+            evaluations=tuple(from_plain(Evaluation, e, "evaluation") for e in data["evaluations"]),
         )
 
 
@@ -111,7 +112,7 @@ def _lacks_weights(job: Job, folder: Path) -> bool:
 def _measured(folder: Path) -> list[Evaluation]:
     files = sorted(folder.glob("evaluation-*.json"))
     return [
-        Evaluation.from_json(json.loads(file.read_text())["evaluation"], str(file))
+        from_plain(Evaluation, json.loads(file.read_text())["evaluation"], str(file))
         for file in files
     ]
 
@@ -136,7 +137,7 @@ def _measure(folder: Path, evaluation: Evaluation) -> None:
         group=Group(0, 1, device),
     )
     record: dict[str, Any] = {
-        "evaluation": evaluation.to_json(),
+        "evaluation": to_plain(evaluation),
         "task": task.describe(),
         "operators": [str(op) for op in model.operators],
         "causal": all(op.causal for op in model.operators),

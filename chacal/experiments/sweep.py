@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from chacal._plain import to_plain
 from chacal.bench.cost import against_block_size, against_length
 from chacal.bench.timing import machine
 from chacal.experiments.cells import Cell, Cost, Evaluation, Table, label, run_id
@@ -39,7 +40,7 @@ from chacal.experiments.job import (
 )
 from chacal.experiments.progress import Progress
 from chacal.experiments.snapshot import read_json, save_snapshot, write_json
-from chacal.training.config import RunConfig, to_json
+from chacal.training.config import RunConfig
 from chacal.training.distributed import start
 from chacal.training.runs import Interrupted
 
@@ -294,6 +295,6 @@ def _measure_cost(cost: Cost, out: Path) -> str:
         write_json(failed, {"why": why})
         return why
     failed.unlink(missing_ok=True)
-    record = {"cost": to_json(cost), "points": points, "stopped": stopped, "machine": machine(1)}
+    record = {"cost": to_plain(cost), "points": points, "stopped": stopped, "machine": machine(1)}
     write_json(file, record)
     return ""

@@ -1,17 +1,16 @@
 """A run as a value: what is learned, by which model, and how; strict to and from JSON.
 
-An unknown, missing or ill-typed field is an error that names it: a run folder never silently
-means something else than it says.
+A field that is new must be `added` (`_plain.py`), or the folders of all earlier runs change their
+names and their configurations cannot be read.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import types
-import typing
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
+from chacal._plain import from_plain, to_plain
 from chacal.nn.transformer import POSITIONS, Transformer
 from chacal.operators import parse_operator
 from chacal.tasks import TASKS, Task
@@ -20,8 +19,6 @@ from chacal.training.transformers_model import KIND, TransformersConfig
 
 SCHEDULES = ("constant", "linear", "cosine")
 DEVICES = ("auto", "cpu", "cuda")
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +57,7 @@ class ModelConfig:
             symbols=task.symbols,
             max_length=task.length,
             period=task.period,
-            **to_json(self),
+            **to_plain(self),
         )
 
     def describe(self) -> str:
@@ -141,9 +138,9 @@ class RunConfig:
         """Plain data that `from_json` takes back."""
         kind = {"kind": KIND} if isinstance(self.model, TransformersConfig) else {}
         return {
-            "task": {"name": self.task.name, **to_json(self.task)},
-            "model": {**kind, **to_json(self.model)},
-            "train": to_json(self.train),
+            "task": {"name": self.task.name, **to_plain(self.task)},
+            "model": {**kind, **to_plain(self.model)},
+            "train": to_plain(self.train),
         }
 
     @classmethod
@@ -162,9 +159,9 @@ class RunConfig:
         if isinstance(model, dict) and model.get("kind") == KIND:
             made, model = TransformersConfig, {k: v for k, v in model.items() if k != "kind"}
         return cls(
-            task=from_json(TASKS[name], task, "task"),
-            model=from_json(made, model, "model"),
-            train=from_json(TrainConfig, data["train"], "train"),
+            task=from_plain(TASKS[name], task, "task"),
+            model=from_plain(made, model, "model"),
+            train=from_plain(TrainConfig, data["train"], "train"),
         )
 
 
@@ -196,43 +193,3 @@ def defaults(task: str) -> tuple[ModelConfig, TrainConfig]:
             steps=1500, batch_size=32, eval_every=250
         )
     raise ValueError(f"task is {task!r}; expected one of {', '.join(TASKS)}")
-
-
-def to_json(config: Any) -> dict[str, Any]:
-    """A dataclass's fields as plain data."""
-    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
-
-
-def from_json(cls: type[T], data: Any, where: str) -> T:
-    """A dataclass from plain data; every field there, none besides, each of its type."""
-    if not isinstance(data, dict):
-        raise ValueError(f"{where} is {type(data).__name__}; expected an object")
-    hints = typing.get_type_hints(cls)
-    # cls is a dataclass, which a plain type variable cannot say
-    names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
-    for name in data:
-        if name not in names:
-            raise ValueError(f"{where}.{name} is not a field of {cls.__name__}")
-    values = {}
-    for name in names:
-        if name not in data:
-            raise ValueError(f"{where}.{name} is missing")
-        values[name] = _typed(data[name], hints[name], f"{where}.{name}")
-    return cls(**values)
-
-
-def _typed(value: Any, hint: Any, where: str) -> Any:
-    if isinstance(hint, types.UnionType):
-        if value is None and type(None) in hint.__args__:
-            return None
-        hint = next(h for h in hint.__args__ if h is not type(None))
-    if typing.get_origin(hint) is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise ValueError(f"{where} is {value!r}; expected a list")
-        return tuple(_typed(v, typing.get_args(hint)[0], where) for v in value)
-    if hint is float and type(value) is int:
-        return float(value)
-    if type(value) is not hint:
-        raise ValueError(f"{where} is {value!r}; expected {hint.__name__}")
-    return value

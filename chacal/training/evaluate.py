@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chacal._plain import from_plain, to_plain
 from chacal.tasks import Task
 from chacal.tasks.base import IGNORE, Totals
 from chacal.training.checkpoint import load_weights
@@ -128,9 +129,7 @@ def load_run(
 
 def override(task: Task, settings: dict[str, Any]) -> Task:
     """The task with some fields changed, checked as a run's configuration is."""
-    from chacal.training.config import from_json, to_json
-
-    return from_json(type(task), {**to_json(task), **settings}, "task")
+    return from_plain(type(task), {**to_plain(task), **settings}, "task")
 
 
 def setting(text: str) -> tuple[str, Any]:

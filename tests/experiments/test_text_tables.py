@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from chacal._plain import from_plain, to_plain
 from chacal.experiments.cells import Evaluation
 from chacal.experiments.reproduce import has_failures, reproduce
 from chacal.experiments.scales import CPU, PAPER, SMOKE, Given
@@ -73,10 +74,10 @@ def test_lengths_are_trained_twice_and_tested_at_three():
 
 def test_an_evaluation_without_settings_keeps_its_old_name():
     plain = Evaluation(examples=16)
-    assert "settings" not in plain.to_json()
-    assert Evaluation.from_json(plain.to_json(), "e") == plain
+    assert "settings" not in to_plain(plain)
+    assert from_plain(Evaluation, to_plain(plain), "e") == plain
     other = dataclasses.replace(plain, settings=("window=8",))
-    assert Evaluation.from_json(json.loads(json.dumps(other.to_json())), "e") == other
+    assert from_plain(Evaluation, json.loads(json.dumps(to_plain(other))), "e") == other
     assert other.id != plain.id
 
 

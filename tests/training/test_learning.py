@@ -5,8 +5,9 @@ import json
 
 import pytest
 
+from chacal._plain import from_plain, to_plain
 from chacal.tasks import Chains
-from chacal.training.config import ModelConfig, RunConfig, TrainConfig, from_json, to_json
+from chacal.training.config import ModelConfig, RunConfig, TrainConfig
 from chacal.training.loop import learning_rate, train
 
 
@@ -66,7 +67,7 @@ def test_schedules():
 def test_configs_are_strict():
     run = config("chacal")
     assert RunConfig.from_json(run.to_json()) == run
-    model = to_json(ModelConfig())
+    model = to_plain(ModelConfig())
     for change, message in (
         ({"width": "wide"}, "model.width is 'wide'; expected int"),
         ({"widht": 3}, "model.widht is not a field"),
@@ -74,7 +75,7 @@ def test_configs_are_strict():
         ({"operators": "chacal"}, "model.operators is 'chacal'; expected a list"),
     ):
         with pytest.raises(ValueError, match=message):
-            from_json(ModelConfig, {**model, **change}, "model")
+            from_plain(ModelConfig, {**model, **change}, "model")
     del model["width"]
     with pytest.raises(ValueError, match=r"model\.width is missing"):
-        from_json(ModelConfig, model, "model")
+        from_plain(ModelConfig, model, "model")
