@@ -220,6 +220,8 @@ def demo(out: Path, seed: int) -> None:
 @click.option("--jobs", default=1, show_default=True, help="Cells at once, one thread each.")
 @click.option("--only", default="", help="Only rows with this in \"row, column\"; times of the "
               "evaluations wait for the whole table.")  # fmt: skip
+@click.option("--run/--no-run", default=True, help="Whether to run what is missing, or only to "
+              "write the table from what lies in the folder.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="Folder [results/SCALE].")
 @click.option("--train-file", help="Tables on text: text, or JSONL of text and label, to train on.")
 @click.option("--valid-file", help="What they are measured on.")
@@ -231,14 +233,19 @@ def demo(out: Path, seed: int) -> None:
 @click.option("--data", help="tab:scrolls: folder in the layout of SCROLLS.")
 def reproduce_table(table: str | None, **options: Any) -> None:
     """Make a TABLE of the paper, or go on with it; without TABLE, list them."""
-    from chacal.experiments.reproduce import has_failures, list_tables, reproduce
+    from chacal.commands.reproduce import list_tables, print_table
+    from chacal.experiments.reproduce import reproduce
     from chacal.experiments.scales import Given
 
     given = Given(**{f.name: options.pop(f.name) for f in dataclasses.fields(Given)})
     if table is None:
         list_tables()
-    elif has_failures(reproduce(table, given=given, **options)):
-        sys.exit(1)
+        return
+    out = options.pop("out") or Path("results") / options["scale"]
+    result = reproduce(table, given=given, out=out, **options)
+    if result is not None:
+        print_table(result, out)
+        sys.exit(1 if result.has_failures else 0)
 
 
 @cli.command()
@@ -246,9 +253,13 @@ def reproduce_table(table: str | None, **options: Any) -> None:
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the report [RESULTS].")
 def report(results: Path, out: Path | None) -> None:
     """Write one HTML page and a Markdown file of all tables in RESULTS."""
+    from chacal.experiments.gather import never_run
+    from chacal.experiments.scales import SCALES
+    from chacal.experiments.tables import TABLES
     from chacal.report.write import write_report
 
-    for line in write_report(results, out):
+    empty = {name: never_run(table, SCALES["cpu"]) for name, table in TABLES.items()}
+    for line in write_report(results, empty, out):
         click.echo(line)
 
 

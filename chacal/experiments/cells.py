@@ -1,4 +1,4 @@
-"""A table as a value: which runs, measured how, beside which figures of the paper.
+"""What a table is made of: runs, how they are measured, and curves of cost.
 
 A cell names a run and an evaluation of it. Cells of one table, and of many, may share a run: a
 run's folder is named by a hash of its whole configuration, so it is trained once, and a folder
@@ -12,11 +12,23 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from chacal._plain import added, to_plain
 from chacal.operators import parse_operator
+from chacal.report.results import label
 from chacal.training.config import RunConfig
+
+
+class Row(Protocol):
+    """What a line of a table is about; each table has a frozen dataclass of its own for it."""
+
+    @property
+    def label(self) -> str:
+        """What the line is called."""
+
+
+R = TypeVar("R", bound=Row)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +58,19 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One line of a table: what it is called, what is run, and what the paper prints."""
+class Cell(Generic[R]):
+    """One line of a table: what it is about, what is run, and what the paper prints."""
 
-    row: str
+    row: R
     column: str = ""
     run: RunConfig
     evaluation: Evaluation
     paper: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The cell's name as people give it, in whole or in part (`--only`)."""
+        return label(self.row.label, self.column)
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -76,9 +93,15 @@ class Cost:
 
     Attributes:
         row: what it is called.
+        column: against what, as a reader is told.
         operators: one text for every n; or one for each block size, with "{}" in its place.
         lengths: values of n. More than one where n varies.
         blocks: block sizes, where they vary; then there is one n.
+        heads: of one sequence.
+        width: of a head.
+        rounds: timed calls of each point.
+        budget: seconds that a point may take; the curve ends before one that would take more.
+        memory_from: n from which peak memory is measured too.
     """
 
     row: str
@@ -93,37 +116,14 @@ class Cost:
     memory_from: int = 1024
 
     @property
+    def label(self) -> str:
+        """The curve's name as people give it."""
+        return label(self.row, self.column)
+
+    @property
     def id(self) -> str:
         """The curve's file name, without its ending."""
         return "cost-" + digest(to_plain(self))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """What `chacal reproduce` makes.
-
-    Attributes:
-        name: its label, as in the paper.
-        metrics: which figures of its cells are shown.
-        cells: its lines.
-        costs: its curves, measured one at a time.
-        timed: whether the evaluation of every cell is timed, in turns, in one process.
-        seeds: how many, unless asked otherwise.
-        note: what the scale reduces, in a sentence.
-    """
-
-    name: str
-    metrics: tuple[str, ...]
-    cells: tuple[Cell, ...] = ()
-    costs: tuple[Cost, ...] = ()
-    timed: bool = False
-    seeds: int = 3
-    note: str = ""
-
-
-def label(row: str, column: str) -> str:
-    """A cell's name as people give it, in whole or in part (`--only`)."""
-    return f"{row}, {column}" if column else row
 
 
 def run_id(config: RunConfig) -> str:

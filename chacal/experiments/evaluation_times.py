@@ -2,30 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from chacal.bench.timing import interleave, machine
-from chacal.experiments.cells import Cell, Table, run_id
+from chacal.experiments.cells import Cell, run_id
+from chacal.experiments.files import read_json, timing_file, write_json
 from chacal.experiments.job import TEST_SEED
-from chacal.experiments.snapshot import (
-    cell_id,
-    read_json,
-    seconds_of,
-    timed_as,
-    timing_file,
-    write_json,
-)
 from chacal.nn import Transformer
+from chacal.report.results import Timing
 from chacal.training.evaluate import compute_scores, load_run
 
 THREADS = 1
 
 
-def time_cells(table: Table, out: Path, *, seed: int, rounds: int) -> None:
+@dataclass(frozen=True)
+class Times:
+    """What was timed: seconds by cell, and the run and test set that each was of.
+
+    A cell's name may come to mean another run; its time is then not known.
+    """
+
+    timing: Timing
+    seed: int
+    seconds: Mapping[str, float]
+    of_runs: Mapping[str, str] | None
+
+    def of(self, cell: Cell[Any]) -> float | None:
+        """How long a cell's evaluation takes; None if it was not timed as it is now."""
+        name = cell_id(cell)
+        if name not in self.seconds:
+            return None
+        if self.of_runs is not None and self.of_runs[name] != timed_as(cell, self.seed):
+            return None
+        return float(self.seconds[name])
+
+
+def read_times(name: str, out: Path) -> Times | None:
+    """The times of a table's evaluations, where they were taken."""
+    file = timing_file(name, out)
+    if not file.exists():
+        return None
+    data = read_json(file)
+    timing = Timing(
+        examples=data["examples"],
+        batch_size=data["batch_size"],
+        processor=data["machine"]["cpu"],
+    )
+    return Times(timing, data["seed"], data["seconds"], data.get("of"))
+
+
+def cell_id(cell: Cell[Any]) -> str:
+    """A cell's name in the file of times."""
+    return f"{cell.row.label} | {cell.column}" if cell.column else cell.row.label
+
+
+def timed_as(cell: Cell[Any], seed: int) -> str:
+    """What is timed of a cell: a run and a test set."""
+    return f"{run_id(cell.with_seed(seed))}/{cell.evaluation.id}"
+
+
+def time_cells(name: str, cells: Sequence[Cell[Any]], out: Path, *, seed: int, rounds: int) -> None:
     """Time the evaluation of every cell that was trained; the figures go to the table's file.
 
     Making the examples and comparing answers is no part of it: what is timed is the model on the
@@ -33,15 +75,14 @@ def time_cells(table: Table, out: Path, *, seed: int, rounds: int) -> None:
     then only if all are there, since times of two sessions cannot be compared (a clone has times
     and no weights).
     """
-    folders = {cell_id(cell): out / "runs" / run_id(cell.with_seed(seed)) for cell in table.cells}
+    folders = {cell_id(cell): out / "runs" / run_id(cell.with_seed(seed)) for cell in cells}
     ready = {
         cell_id(cell): cell
-        for cell in table.cells
+        for cell in cells
         if (folders[cell_id(cell)] / "best.safetensors").exists()
     }
-    file = timing_file(table.name, out)
-    times = read_json(file) if file.exists() else None
-    known = {cell_id(c) for c in table.cells if seconds_of(c, times) is not None}
+    times = read_times(name, out)
+    known = {cell_id(cell) for cell in cells if times and times.of(cell) is not None}
     if set(ready) <= known or not known <= set(ready):
         return
     torch.set_num_threads(THREADS)
@@ -49,7 +90,7 @@ def time_cells(table: Table, out: Path, *, seed: int, rounds: int) -> None:
     timings = interleave(calls, rounds=rounds, warmup=1)
     some = next(iter(ready.values()))
     write_json(
-        file,
+        timing_file(name, out),
         {
             "seconds": {name: timing.median for name, timing in timings.items()},
             "of": {name: timed_as(cell, seed) for name, cell in ready.items()},
@@ -62,14 +103,14 @@ def time_cells(table: Table, out: Path, *, seed: int, rounds: int) -> None:
     )
 
 
-def _pass(cell: Cell, folder: Path) -> Callable[[], None]:
+def _pass(cell: Cell[Any], folder: Path) -> Callable[[], None]:
     """One pass of a trained model over its test set."""
     model, _ = load_run(folder, operators=cell.evaluation.operators or None)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return lambda: _scores(model.to(device), _batches(cell), device)
 
 
-def _batches(cell: Cell) -> list[Tensor]:
+def _batches(cell: Cell[Any]) -> list[Tensor]:
     key = (repr(cell.run.task), cell.evaluation.examples, cell.evaluation.batch_size)
     if key not in _MADE:
         examples, size = cell.evaluation.examples, cell.evaluation.batch_size

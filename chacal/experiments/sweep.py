@@ -8,7 +8,7 @@ tried again the next time.
     OUT/runs/ID/                  a run folder, with evaluation-*.json beside result.json
     OUT/runs/ID.failed.json       why a run failed
     OUT/costs/ID.json             a curve of `bench/cost.py`
-    OUT/tables/tab-boxes.json     the table as the report reads it (`snapshot.py`)
+    OUT/tables/tab-boxes.json     the table as the report reads it (`gather.py`)
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from typing import IO, Any
 from chacal._plain import to_plain
 from chacal.bench.cost import against_block_size, against_length
 from chacal.bench.timing import machine
-from chacal.experiments.cells import Cell, Cost, Evaluation, Table, label, run_id
+from chacal.experiments.cells import Cell, Cost, Evaluation, run_id
 from chacal.experiments.evaluation_times import time_cells
+from chacal.experiments.files import read_json, write_json
+from chacal.experiments.gather import save_table
 from chacal.experiments.job import (
     Job,
     describe_error,
@@ -39,7 +41,9 @@ from chacal.experiments.job import (
     record_failure,
 )
 from chacal.experiments.progress import Progress
-from chacal.experiments.snapshot import read_json, save_snapshot, write_json
+from chacal.experiments.scales import Scale
+from chacal.experiments.table import Table
+from chacal.report.results import TableResult
 from chacal.training.config import RunConfig
 from chacal.training.distributed import start
 from chacal.training.runs import Interrupted
@@ -49,94 +53,80 @@ GRACE = 300.0
 
 
 def run_table(
-    table: Table,
+    table: Table[Any],
+    scale: Scale,
     out: Path,
     *,
-    scale: str,
     seeds: Sequence[int],
     jobs: int = 1,
-    rounds: int = 5,
     only: str = "",
-    flags: Sequence[str] = (),
     quiet: bool = False,
-) -> dict[str, Any]:
+) -> TableResult | None:
     """Run what is left of a table, and return it as its file has it.
 
     Args:
         table: what to run.
+        scale: how large, with data of the user's own.
         out: the folder of its scale.
-        scale: the scale's name.
         seeds: of every cell.
         jobs: how many at once; with 1, in this process.
-        rounds: timed passes over the test set, where times are asked.
-        only: rows to run, by a part of "row, column"; the others stay as they are, and nothing is
+        only: rows to run, by a part of their label; the others stay as they are, and nothing is
             timed.
-        flags: of the command that makes the table again, where its data are the user's own.
         quiet: show no progress.
+
+    Returns:
+        the table; None to a process of torchrun that only trains along.
     """
-    rows = [label(cell.row, cell.column) for cell in table.cells]
-    rows += [label(cost.row, cost.column) for cost in table.costs]
-    if not any(only in row for row in rows):
+    cells = [cell for cell in table.cells(scale) if only in cell.label]
+    costs = [cost for cost in table.costs(scale) if only in cost.label]
+    if not cells and not costs:
+        rows = [cell.label for cell in table.cells(scale)]
+        rows += [cost.label for cost in table.costs(scale)]
         raise ValueError(f"only is {only!r}; expected a part of one of the rows: {'; '.join(rows)}")
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}; expected at least 1")
     if jobs > 1 and "WORLD_SIZE" in os.environ:
         raise ValueError(f"jobs is {jobs} under torchrun; expected 1, whose processes share it")
+
+    def save() -> TableResult:
+        return save_table(table, scale, out, seeds=seeds, only=only)
+
     with start("auto", fsdp=False):  # one process group for all runs
-        return _run_table(table, out, scale, seeds, jobs, rounds, only, flags, quiet)
-
-
-def _run_table(
-    table: Table,
-    out: Path,
-    scale: str,
-    seeds: Sequence[int],
-    jobs: int,
-    rounds: int,
-    only: str,
-    flags: Sequence[str],
-    quiet: bool,
-) -> dict[str, Any]:
-    costs = [cost for cost in table.costs if only in label(cost.row, cost.column)]
-    todo = plan([cell for cell in table.cells if only in label(cell.row, cell.column)], seeds)
-    if int(os.environ.get("RANK", "0")):  # torchrun's others train along, in the same order
-        for job in todo:
-            _perform_here(job, out / "runs" / job.id)
-        return {}
-    claim(out, scale)
-    many = "WORLD_SIZE" in os.environ
-    pending = [job for job in todo if many or not is_done(job, out / "runs" / job.id)]
-    curves = [cost for cost in costs if not (out / "costs" / f"{cost.id}.json").exists()]
-
-    def save() -> dict[str, Any]:
-        return save_snapshot(table, out, scale=scale, seeds=seeds, only=only, flags=flags)
-
-    save()
-    done = len(todo) - len(pending) + len(costs) - len(curves)
-    total = len(todo) + len(costs)
-    ahead = [cost.id for cost in curves]
-    with Progress(table.name, total, done, out / "runs", pending, ahead, quiet=quiet) as show:
-        try:
-            for job, why in _perform_all(pending, out / "runs", jobs, show):
-                show.ended(job.id, why)
+        todo = plan(cells, seeds)
+        if int(os.environ.get("RANK", "0")):  # torchrun's others train along, in the same order
+            for job in todo:
+                _perform_here(job, out / "runs" / job.id)
+            return None
+        claim(out, scale.name)
+        many = "WORLD_SIZE" in os.environ
+        pending = [job for job in todo if many or not is_done(job, out / "runs" / job.id)]
+        curves = [cost for cost in costs if not (out / "costs" / f"{cost.id}.json").exists()]
+        save()
+        done = len(todo) - len(pending) + len(costs) - len(curves)
+        total = len(todo) + len(costs)
+        ahead = [cost.id for cost in curves]
+        with Progress(table.name, total, done, out / "runs", pending, ahead, quiet=quiet) as show:
+            try:
+                for job, why in _perform_all(pending, out / "runs", jobs, show):
+                    show.ended(job.id, why)
+                    save()
+                for cost in curves:
+                    show.started(cost.id, cost.row)
+                    show.ended(cost.id, _measure_cost(cost, out))
+                    save()
+                if table.timed and not only:
+                    show.note("timing the evaluations, in turns")
+                    time_cells(table.name, cells, out, seed=seeds[0], rounds=scale.rounds)
+            except (Interrupted, KeyboardInterrupt):
                 save()
-            for cost in curves:
-                show.started(cost.id, cost.row)
-                show.ended(cost.id, _measure_cost(cost, out))
-                save()
-            if table.timed and not only:
-                show.note("timing the evaluations, in turns")
-                time_cells(table, out, seed=seeds[0], rounds=rounds)
-        except (Interrupted, KeyboardInterrupt):
-            save()
-            raise Interrupted(
-                f"{table.name} is stopped with {show.done} of {total} cells done; the same "
-                f"command goes on from there"
-            ) from None
-    return save()
+                raise Interrupted(
+                    f"{table.name} is stopped with {show.done} of {total} cells done; the same "
+                    f"command goes on from there"
+                ) from None
+        return save()
 
 
-def plan(cells: Sequence[Cell], seeds: Sequence[int]) -> list[Job]:
+def plan(cells: Sequence[Cell[Any]], seeds: Sequence[int]) -> list[Job]:
     """Every run of some cells once, with all that is measured of it; seed by seed."""
     runs: dict[str, RunConfig] = {}
     asked: dict[str, list[Evaluation]] = {}

@@ -7,10 +7,10 @@ import re
 from html import escape
 from itertools import chain
 
-from chacal.report.aggregate import Results
-from chacal.report.lines import Lines
-from chacal.report.plots import plots_of
-from chacal.report.sections import LEAD, Section, layers, maps, sections_of, some
+from chacal.report.files import Results
+from chacal.report.lines import MISSING, TextTable
+from chacal.report.sections import LEAD, Fact, Section, maps, sections_of, some
+from chacal.report.svg import drawn
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #57606a; --paper: #ffffff;
@@ -73,8 +73,8 @@ summary { cursor: pointer; margin: .6rem 0; }
 """
 
 
-def page(everything: list[Results], notes: list[str], log: str) -> str:
-    """All tables; `log` is the path of docs/log.md from the page, or "" where there is none."""
+def page(everything: list[Results], notes: list[str], findings: str) -> str:
+    """All tables; `findings` is the path from the page to docs/findings.md, "" if there is none."""
     lead = escape(LEAD).replace("`chacal reproduce`", "<code>chacal reproduce</code>")
     parts = [
         "<!doctype html>",
@@ -83,7 +83,8 @@ def page(everything: list[Results], notes: list[str], log: str) -> str:
         "<title>The paper's tables, run again</title>",
         f"<style>{STYLE}</style></head><body>",
         "<h1>The paper's tables, run again</h1>",
-        f"<p>{lead}" + (f' What they show is in <a href="{log}">the log</a>.' if log else ""),
+        f"<p>{lead}"
+        + (f' What they show is in <a href="{findings}">the findings</a>.' if findings else ""),
         "</p>",
         *(f'<p class="soft">{escape(note)}</p>' for note in notes),
     ]
@@ -96,49 +97,50 @@ def page(everything: list[Results], notes: list[str], log: str) -> str:
                 "result, and none is compared with the paper's.</p>"
             )
         parts.append(_contents(results, sections))
-        parts += chain.from_iterable(_section(results, section, log) for section in sections)
+        parts += chain.from_iterable(_section(results, section, findings) for section in sections)
     return "\n".join([*parts, "</body></html>", ""])
 
 
-def _anchor(results: Results, name: str) -> str:
-    return f"{results.scale}-{name.replace(':', '-')}"
+def _anchor(results: Results, section: Section) -> str:
+    return f"{results.scale}-{section.table.table.replace(':', '-')}"
 
 
 def _contents(results: Results, sections: list[Section]) -> str:
     items = []
     for section in sections:
-        missing = "" if section.content else ' <span class="no">not run</span>'
+        missing = "" if section.table.was_run else ' <span class="no">not run</span>'
         if section.problems:
             missing = (
                 f' <span class="no">{sum(map(len, section.problems.values()))} incomplete</span>'
             )
         items.append(
-            f'<li><a href="#{_anchor(results, section.name)}">{escape(section.title)}</a>{missing}'
+            f'<li><a href="#{_anchor(results, section)}">{escape(section.table.title)}</a>{missing}'
             "</li>"
         )
     return "<nav><ul>" + "".join(items) + "</ul></nav>"
 
 
-def _section(results: Results, section: Section, log: str) -> list[str]:
+def _section(results: Results, section: Section, findings: str) -> list[str]:
+    table = section.table
     parts = [
-        f'<h3 id="{_anchor(results, section.name)}">{escape(section.title)} '
-        f"<code>{escape(section.name)}</code></h3>",
-        _table(section.lines, layers(section.content)),
+        f'<h3 id="{_anchor(results, section)}">{escape(table.title)} '
+        f"<code>{escape(table.table)}</code></h3>",
+        _table(section.lines),
     ]
-    remarks = [f"<li>{escape(sentence)}</li>" for sentence in section.findings]
+    remarks = [f"<li>{escape(sentence)}</li>" for sentence in table.findings]
     for sentence, rows in section.differences.items():
-        link = f' <a href="{log}#{section.log}">log</a>' if log else ""
+        link = f' <a href="{findings}#{table.anchor}">findings</a>' if findings else ""
         who = escape(some(rows))
         remarks.append(f"<li>≠ <strong>{who}</strong>: {escape(sentence)}{link}</li>")
     for why, rows in section.problems.items():
         remarks.append(f'<li class="no">{escape(some(rows))}: {escape(why)}</li>')
-    if log and not section.differences:
-        remarks.append(f'<li><a href="{log}#{section.log}">What it shows, in the log</a></li>')
+    if findings and not section.differences:
+        remarks.append(f'<li><a href="{findings}#{table.anchor}">What it shows</a></li>')
     if remarks:
         parts.append("<ul>" + "".join(remarks) + "</ul>")
     for text, lines in section.more.items():
-        parts.append(f"<p>{escape(text)}</p>{_table(lines, [])}")
-    plots = plots_of(section.name, section.content)
+        parts.append(f"<p>{escape(text)}</p>{_table(lines)}")
+    plots = drawn(table)
     if plots:
         parts.append('<div class="plots">')
         for text, svg in plots:
@@ -147,16 +149,14 @@ def _section(results: Results, section: Section, log: str) -> list[str]:
                 f"<figure><div>{named}</div><figcaption>{escape(text)}</figcaption></figure>"
             )
         parts.append("</div>")
-    for row, path in maps(results, section):
+    for row, path in maps(results, table):
         data = base64.b64encode(path.read_bytes()).decode()
         parts.append(
             f"<details><summary>Attention maps: {escape(row)}</summary><figure><div>"
             f'<img alt="attention maps of {escape(row)}" src="data:image/png;base64,{data}">'
             f"</div></figure></details>"
         )
-    facts = "".join(
-        f"<dt>{escape(word)}</dt><dd>{_fact(word, text)}</dd>" for word, text in section.facts
-    )
+    facts = "".join(f"<dt>{escape(fact.word)}</dt><dd>{_fact(fact)}</dd>" for fact in section.facts)
     return [
         *parts,
         _how(section),
@@ -166,39 +166,38 @@ def _section(results: Results, section: Section, log: str) -> list[str]:
 
 def _how(section: Section) -> str:
     """The line that is always seen: the command, and of which seeds."""
-    told = dict(section.facts)
-    seeds = f", seeds {escape(told['seeds'])}" if "seeds" in told else ""
-    seeds = seeds if section.content else ", not run yet"
-    command = told.get("command") or told["to run it"]
-    return f'<p class="soft"><code>{escape(command)}</code>{seeds}</p>'
+    table = section.table
+    seeds = f", seeds {escape(table.seeds_text())}" if table.cells else ""
+    seeds = seeds if table.was_run else ", not run yet"
+    return f'<p class="soft"><code>{escape(table.command)}</code>{seeds}</p>'
 
 
-def _fact(word: str, text: str) -> str:
-    safe = escape(text)
-    return f"<code>{safe}</code>" if word in ("command", "to run it") else safe
+def _fact(fact: Fact) -> str:
+    return f"<code>{escape(fact.text)}</code>" if fact.command else escape(fact.text)
 
 
-def _table(lines: Lines, texts: list[str]) -> str:
+def _table(lines: TextTable) -> str:
     head = ['<th class="text">row</th>']
     head += ['<th class="text">of</th>'] if lines.has_column else []
-    head += [f"<th>{escape(column)}</th>" for column in lines.columns]
+    head += [f"<th>{escape(column.title)}</th>" for column in lines.columns]
     head += ["<th>seeds</th>"] if lines.has_seeds else []
     head.append("<th>causal</th>")
-    head += ['<th class="text">layers</th>'] if texts else []
+    head += ['<th class="text">layers</th>'] if lines.has_operators else []
     body = []
-    for i, line in enumerate(lines.lines):
+    for line in lines.lines:
         cells = [f'<td class="text">{_breakable(line.row)}</td>']
         cells += [f'<td class="text">{escape(line.column)}</td>'] if lines.has_column else []
         for j, text in enumerate(line.texts):
-            kind = "paper" if lines.columns[j] == "paper" else ""
-            kind = "missing" if text in ("not run", "failed", "not timed") else kind
+            kind = "paper" if lines.columns[j].paper else ""
+            kind = "missing" if text in MISSING else kind
             mark = " ≠" if j in line.marked else ""
             kind = "marked" if mark else "long" if len(text) > 24 else kind
             cells.append(f'<td class="{kind}">{escape(text)}{mark}</td>')
         cells += [f"<td>{escape(line.seeds)}</td>"] if lines.has_seeds else []
         causal = {True: "yes", False: '<span class="no">no</span>', None: ""}[line.causal]
         cells.append(f"<td>{causal}</td>")
-        cells += [f'<td class="layers"><code>{_breakable(texts[i])}</code></td>'] if texts else []
+        if lines.has_operators:
+            cells.append(f'<td class="layers"><code>{_breakable(line.operators)}</code></td>')
         body.append(f"<tr>{''.join(cells)}</tr>")
     return (
         f'<div class="scroll" tabindex="0"><table><thead><tr>{"".join(head)}</tr></thead>'

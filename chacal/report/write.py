@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-from chacal.report.aggregate import read_results
 from chacal.report.curves import has_matplotlib
+from chacal.report.files import read_results
 from chacal.report.markdown import markdown
 from chacal.report.page import page
+from chacal.report.results import TableResult
 
 
-def write_report(results: Path, out: Path | None = None) -> list[str]:
+def write_report(
+    results: Path, never_run: Mapping[str, TableResult], out: Path | None = None
+) -> list[str]:
     """Write report.html and report.md.
 
     Args:
         results: a folder of `chacal reproduce`, or one that holds several scales.
+        never_run: name -> what is shown of a table that is not there, in the report's order.
         out: folder to write to; `results` unless given.
 
     Returns:
         lines that say what was written and what was left out.
     """
-    everything, notes = read_results(results)
+    everything, notes = read_results(results, never_run)
     to = results if out is None else out
     if to.exists() and not to.is_dir():
         raise ValueError(f"{to} is a file; expected a folder for the report")
     to.mkdir(parents=True, exist_ok=True)
-    log = _log_from(to)
+    findings = _findings_from(to)
     files = {
-        "report.html": page(everything, notes, log),
-        "report.md": markdown(everything, log),
+        "report.html": page(everything, notes, findings),
+        "report.md": markdown(everything, findings),
     }
     for name, text in files.items():
         (to / name).write_text(text, encoding="utf-8")
@@ -38,10 +43,10 @@ def write_report(results: Path, out: Path | None = None) -> list[str]:
     return [*notes, *(f"written: {to / name}" for name in files)]
 
 
-def _log_from(folder: Path) -> str:
-    """The path of docs/log.md from a folder in the repository; "" where there is none above."""
+def _findings_from(folder: Path) -> str:
+    """The path to docs/findings.md from a folder of the repository; "" where there is none."""
     here = folder.resolve()
     for above in (here, *here.parents):
-        if (above / "docs" / "log.md").is_file() and (above / "chacal").is_dir():
-            return Path(os.path.relpath(above / "docs" / "log.md", here)).as_posix()
+        if (above / "docs" / "findings.md").is_file() and (above / "chacal").is_dir():
+            return Path(os.path.relpath(above / "docs" / "findings.md", here)).as_posix()
     return ""

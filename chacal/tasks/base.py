@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -192,6 +192,21 @@ def by_group(label: str, groups: np.ndarray, right: np.ndarray) -> Totals:
         f"{label}={int(group):02d}": (float(right[groups == group].sum()), float(size))
         for group, size in zip(*np.unique(groups, return_counts=True), strict=True)
     }
+
+
+class GroupMetric(NamedTuple):
+    """A metric of one group of the examples, as `by_group` names it."""
+
+    metric: str
+    by: str
+    at: int
+
+
+def group_of(name: str) -> GroupMetric | None:
+    """ "exact_match/updates=07" -> its parts; None for a metric of all examples."""
+    metric, slash, group = name.partition("/")
+    by, _, at = group.partition("=")
+    return GroupMetric(metric, by, int(at)) if slash and at.isdigit() else None
 
 
 def ratios(totals: Totals) -> dict[str, float]:

@@ -9,12 +9,14 @@ import sys
 import time
 
 import pytest
+from tables import FakeTable, named_cell
 
-from chacal.experiments.cells import Cell, Cost, Evaluation, Table, run_id
+from chacal.experiments.cells import Cost, Evaluation, run_id
+from chacal.experiments.files import read_json, table_file
 from chacal.experiments.job import failure_file, perform
-from chacal.experiments.reproduce import has_failures
-from chacal.experiments.snapshot import read_json, table_file
+from chacal.experiments.scales import SMOKE
 from chacal.experiments.sweep import claim, plan, run_table
+from chacal.report.files import read_table
 from chacal.tasks import Boxes, Chains
 from chacal.training.config import ModelConfig, RunConfig, TrainConfig
 
@@ -32,36 +34,34 @@ def config(operator, task=None, **train):
     )  # fmt: skip
 
 
-def table(*cells, **more):
-    return Table(name="tab:boxes", metrics=("accuracy",), cells=cells, **more)
-
-
 def cell(row, operator, evaluation=TEST, **changes):
-    return Cell(row=row, run=config(operator, **changes), evaluation=evaluation)
+    return named_cell(row, config(operator, **changes), evaluation)
 
 
-def sweep(which, out, **options):
-    return run_table(which, out, **{"scale": "smoke", "seeds": (0, 1), "quiet": True, **options})
+def sweep(which, out, rounds=1, **options):
+    scale = dataclasses.replace(SMOKE, rounds=rounds)
+    return run_table(which, scale, out, **{"seeds": (0, 1), "quiet": True, **options})
 
 
-def metrics(content):
+def metrics(result):
     return {
-        (cell["row"], seed): run["metrics"]
-        for cell in content["cells"]
-        for seed, run in cell["runs"].items()
+        (cell.row, seed): run.metrics for cell in result.cells for seed, run in cell.runs.items()
     }
 
 
-TWO = table(cell("a", "chacal"), cell("b", "dense"))
+def states(result):
+    return {cell.row: cell.runs["0"].state for cell in result.cells}
+
+
+TWO = FakeTable(cell("a", "chacal"), cell("b", "dense"))
 
 
 def test_only_some_rows(tmp_path):
-    three = table(cell("dense", "dense"), cell("ChaCAL", "chacal"), timed=True)
+    three = FakeTable(cell("dense", "dense"), cell("ChaCAL", "chacal"), timed=True)
     content = sweep(three, tmp_path / "s", seeds=(0,), only="ChaCAL", rounds=1)
-    states = {cell["row"]: cell["runs"]["0"]["state"] for cell in content["cells"]}
-    assert states == {"dense": "not run", "ChaCAL": "done"}
-    assert content["timing"] is None, "times wait for the whole table"
-    assert not has_failures(content)
+    assert states(content) == {"dense": "not run", "ChaCAL": "done"}
+    assert content.timing is None, "times wait for the whole table"
+    assert not content.has_failures
     with pytest.raises(ValueError, match=r"only is 'chacal'; expected a part of .*: dense; ChaCAL"):
         sweep(three, tmp_path / "s", only="chacal")
 
@@ -75,9 +75,9 @@ def whole(tmp_path_factory):
 def test_a_table_has_every_cell_and_seed(whole):
     out, content = whole
     assert set(metrics(content)) == {("a", "0"), ("a", "1"), ("b", "0"), ("b", "1")}
-    assert not has_failures(content)
+    assert not content.has_failures
     assert all(m["steps"] == 4 and 0 <= m["accuracy"] <= 1 for m in metrics(content).values())
-    assert read_json(table_file("tab:boxes", out)) == content
+    assert read_table(table_file("tab:boxes", out)) == content
     a0, a1 = metrics(content)["a", "0"], metrics(content)["a", "1"]
     assert a0 != a1
 
@@ -96,7 +96,7 @@ def test_side_by_side_gives_the_same_figures(whole, tmp_path):
 
 def test_a_seed_and_a_row_more_leave_the_others_alone(whole, tmp_path):
     out = tmp_path / "smoke"
-    first = sweep(table(cell("a", "chacal")), out, seeds=(0,))
+    first = sweep(FakeTable(cell("a", "chacal")), out, seeds=(0,))
     run = out / "runs" / run_id(cell("a", "chacal").run)
     before = (run / "result.json").stat().st_mtime_ns
     content = sweep(TWO, out)
@@ -107,36 +107,35 @@ def test_a_seed_and_a_row_more_leave_the_others_alone(whole, tmp_path):
 
 def test_another_evaluation_of_a_run_does_not_train_it_again(whole, tmp_path):
     out = tmp_path / "smoke"
-    sweep(table(cell("a", "chacal")), out, seeds=(0,))
+    sweep(FakeTable(cell("a", "chacal")), out, seeds=(0,))
     run = out / "runs" / run_id(cell("a", "chacal").run)
     before = (run / "best.safetensors").stat().st_mtime_ns
     pruned = Evaluation(examples=16, batch_size=8, operators=("chacal,top_k=1",))
-    content = sweep(table(cell("a", "chacal"), cell("b", "chacal", pruned)), out, seeds=(0,))
+    content = sweep(FakeTable(cell("a", "chacal"), cell("b", "chacal", pruned)), out, seeds=(0,))
     assert (run / "best.safetensors").stat().st_mtime_ns == before
-    assert content["cells"][1]["operators"] == ["chacal,top_k=1"]
+    assert content.cells[1].operators == ("chacal,top_k=1",)
     assert metrics(content)["a", "0"]["loss"] != metrics(content)["b", "0"]["loss"]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_failure_is_told_and_the_others_go_on(tmp_path, jobs):
     bad = cell("bad", "chacal", device="cuda")
-    content = sweep(table(bad, cell("good", "dense")), tmp_path / "s", seeds=(0,), jobs=jobs)
-    assert has_failures(content)
-    states = {c["row"]: c["runs"]["0"]["state"] for c in content["cells"]}
-    assert states == {"bad": "failed", "good": "done"}
-    assert "device is 'cuda' and torch sees none" in content["cells"][0]["runs"]["0"]["why"]
+    content = sweep(FakeTable(bad, cell("good", "dense")), tmp_path / "s", seeds=(0,), jobs=jobs)
+    assert content.has_failures
+    assert states(content) == {"bad": "failed", "good": "done"}
+    assert "device is 'cuda' and torch sees none" in content.cells[0].runs["0"].why
 
 
 def test_a_failed_cell_is_tried_again(tmp_path):
     # weights that are none: the evaluation fails, and once they are gone the run is made again
     out = tmp_path / "s"
-    one = table(cell("a", "chacal"))
+    one = FakeTable(cell("a", "chacal"))
     first = sweep(one, out, seeds=(0,))
     run = out / "runs" / run_id(cell("a", "chacal").run)
     (run / f"{TEST.id}.json").unlink()
     (run / "best.safetensors").write_bytes(b"none")
     content = sweep(one, out, seeds=(0,))
-    assert "best.safetensors" in content["cells"][0]["runs"]["0"]["why"]
+    assert "best.safetensors" in content.cells[0].runs["0"].why
     assert failure_file(run).exists()
     (run / "best.safetensors").unlink()
     assert metrics(sweep(one, out, seeds=(0,))) == metrics(first)
@@ -145,26 +144,26 @@ def test_a_failed_cell_is_tried_again(tmp_path):
 
 def test_a_clone_without_weights_has_its_figures_and_can_make_more(tmp_path):
     out = tmp_path / "s"
-    one = table(cell("a", "chacal"))
+    one = FakeTable(cell("a", "chacal"))
     first = sweep(one, out, seeds=(0,))
-    assert len(first["machines"]) == 1
+    assert len(first.machines) == 1
     for file in (out / "runs").rglob("*.safetensors"):
         file.unlink()
     other = next((out / "runs").rglob("environment.json"))
     other.write_text(other.read_text().replace('"cpu": "', '"cpu": "another '))
     again = sweep(one, out, seeds=(0,))
-    assert again["machines"] == ["another " + first["machines"][0]]
-    assert again["cells"] == first["cells"]
+    assert again.machines == ("another " + first.machines[0],)
+    assert again.cells == first.cells
     assert not list((out / "runs").rglob("*.safetensors"))
     more = Evaluation(examples=8, batch_size=8)
-    content = sweep(table(cell("a", "chacal"), cell("b", "chacal", more)), out, seeds=(0,))
+    content = sweep(FakeTable(cell("a", "chacal"), cell("b", "chacal", more)), out, seeds=(0,))
     assert metrics(content)["a", "0"] == metrics(first)["a", "0"]
-    assert not has_failures(content)
+    assert not content.has_failures
 
 
 PROGRAM = """
 import sys
-sys.path.insert(0, {here!r})
+sys.path[:0] = [{here!r}, {above!r}]
 from pathlib import Path
 from test_sweep import LONG, sweep
 from chacal.training.runs import Interrupted
@@ -176,7 +175,7 @@ except Interrupted as stopped:
 """
 
 SLOW = {"steps": 120, "checkpoint_every": 10, "eval_every": 40}
-LONG = table(cell("a", "chacal", **SLOW), cell("b", "dense", **SLOW))
+LONG = FakeTable(cell("a", "chacal", **SLOW), cell("b", "dense", **SLOW))
 
 
 @pytest.fixture(scope="module")
@@ -190,9 +189,9 @@ def unstopped(tmp_path_factory):
 def test_a_stopped_sweep_goes_on_from_where_it_was(unstopped, tmp_path, stop, jobs):
     out = tmp_path / "smoke"
     here = os.path.dirname(__file__)
-    code = PROGRAM.format(here=here, out=str(out), jobs=jobs)
+    code = PROGRAM.format(here=here, above=os.path.dirname(here), out=str(out), jobs=jobs)
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
-    first = out / "runs" / run_id(LONG.cells[0].run) / "metrics.jsonl"
+    first = out / "runs" / run_id(LONG.given_cells[0].run) / "metrics.jsonl"
     deadline = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < deadline:
         if first.exists() and '"step": 20,' in first.read_text():
@@ -203,8 +202,8 @@ def test_a_stopped_sweep_goes_on_from_where_it_was(unstopped, tmp_path, stop, jo
     assert process.returncode == (-9 if stop == signal.SIGKILL else 130), errors
     if stop != signal.SIGKILL:
         assert "the same command goes on from there" in errors
-    content = read_json(table_file("tab:boxes", out))
-    assert content["cells"][0]["runs"]["0"]["state"] == "not run"
+    content = read_table(table_file("tab:boxes", out))
+    assert content.cells[0].runs["0"].state == "not run"
     reached = json.loads(first.read_text().splitlines()[-1])["step"]
     assert 20 <= reached < 120
     on = sweep(LONG, out, seeds=(0,))
@@ -236,27 +235,22 @@ def test_bad_numbers_of_jobs_are_refused(tmp_path, monkeypatch):
 def test_stories_are_counted_by_borders_and_timed_in_turns(tmp_path):
     task = Boxes(boxes=2, objects=10, updates=2)
     test = Evaluation(examples=24, batch_size=8, divisor=4)
-    cells = [
-        Cell(row=operator, run=config(operator, task), evaluation=test)
-        for operator in ("dense", "chacal")
-    ]
-    content = sweep(table(*cells, timed=True), tmp_path / "s", seeds=(0,), rounds=2)
-    for row in ("dense", "chacal"):
-        names = metrics(content)[row, "0"]
-        assert any(name.startswith("exact_match/borders=") for name in names)
-        assert any(name.startswith("exact_match/updates=") for name in names)
-    # the groups that the table counts are those that were measured
-    assert set(content["cells"][0]["counts"]) == {name for name in names if "/" in name}
-    assert all(c["seconds"] > 0 for c in content["cells"])
-    assert content["timing"]["examples"] == 24
+    cells = [named_cell(operator, config(operator, task), test) for operator in ("dense", "chacal")]
+    content = sweep(FakeTable(*cells, timed=True), tmp_path / "s", seeds=(0,), rounds=2)
+    for told in content.cells:
+        for by in ("borders", "crossings", "updates"):
+            # the groups that the table counts are those that were measured
+            assert set(told.broken_down("exact_match", by)) == set(told.group_sizes(by))
+    assert all(c.seconds > 0 for c in content.cells)
+    assert content.timing.examples == 24
     timing = tmp_path / "s" / "tables" / "tab-boxes.timing.json"
     before = timing.read_text()
     assert len(read_json(timing)["rounds"]["dense"]) == 2
-    sweep(table(*cells, timed=True), tmp_path / "s", seeds=(0,), rounds=2)
+    sweep(FakeTable(*cells, timed=True), tmp_path / "s", seeds=(0,), rounds=2)
     assert timing.read_text() == before
     # a row more is timed together with the others, not alone
-    more = Cell(row="local", run=config("local", task), evaluation=test)
-    sweep(table(*cells, more, timed=True), tmp_path / "s", seeds=(0,), rounds=2)
+    more = named_cell("local", config("local", task), test)
+    sweep(FakeTable(*cells, more, timed=True), tmp_path / "s", seeds=(0,), rounds=2)
     assert set(read_json(timing)["seconds"]) == {"dense", "chacal", "local"}
 
 
@@ -264,21 +258,21 @@ def test_a_cost_curve_is_measured_once(tmp_path):
     curve = Cost(row="window", column="n", operators="window@8", lengths=(16, 32), heads=1,
                  width=4, rounds=1, memory_from=10**9)  # fmt: skip
     bad = dataclasses.replace(curve, row="bad", operators="telepathy")
-    which = Table(name="fig:cost", metrics=(), costs=(curve, bad))
+    which = FakeTable(costs=(curve, bad), name="fig:cost")
     content = sweep(which, tmp_path / "s", seeds=(0,))
-    good, failed = content["costs"]
-    assert [p["n"] for p in good["points"]] == [16, 32]
-    assert failed["state"] == "failed"
-    assert "telepathy" in failed["why"]
+    good, failed = content.costs
+    assert [p.n for p in good.points] == [16, 32]
+    assert failed.state == "failed"
+    assert "telepathy" in failed.why
     again = sweep(which, tmp_path / "s", seeds=(0,))
-    assert again["costs"][0] == good
+    assert again.costs[0] == good
 
 
 def test_a_job_waits_for_another_that_works_on_its_run(tmp_path):
     import fcntl
     import threading
 
-    job = plan(table(cell("a", "dense")).cells, (0,))[0]
+    job = plan([cell("a", "dense")], (0,))[0]
     folder = tmp_path / "runs" / job.id
     folder.parent.mkdir()
     with open(folder.with_name(f".{folder.name}.lock"), "w") as other:

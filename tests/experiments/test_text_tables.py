@@ -8,35 +8,43 @@ import pytest
 
 from chacal._plain import from_plain, to_plain
 from chacal.experiments.cells import Evaluation
-from chacal.experiments.reproduce import has_failures, reproduce
+from chacal.experiments.reproduce import reproduce
 from chacal.experiments.scales import CPU, PAPER, SMOKE, Given
-from chacal.experiments.text_tables import ON_TEXT
+from chacal.experiments.tables import TABLES
 from chacal.operators import parse_operator
 from chacal.tasks import Labelled, Language
 
+ON_TEXT = [name for name, table in TABLES.items() if table.given]
+
+
+def sized(scale=CPU, **given):
+    return dataclasses.replace(scale, given=Given(**given))
+
 
 def declare(name, scale=CPU, **given):
-    return ON_TEXT[name](dataclasses.replace(scale, given=Given(**given)))
+    return TABLES[name].cells(sized(scale, **given))
 
 
 def test_the_papers_sizes():
-    scratch = declare("tab:lm_all", PAPER).cells[0].run
+    scratch = declare("tab:lm_all", PAPER)[0].run
     assert (scratch.model.width, scratch.model.heads, scratch.model.depth) == (768, 12, 12)
     assert (scratch.task.window, scratch.train.batch_size, scratch.train.lr) == (1024, 256, 3e-4)
     assert "wikitext-103" in scratch.task.train
-    tuned = next(c.run for c in declare("tab:lm_all", PAPER).cells if c.row.startswith("Fine"))
+    tuned = next(
+        c.run for c in declare("tab:lm_all", PAPER) if c.row.setting == "Fine-tuned, one layer"
+    )
     assert tuned.model.pretrained == tuned.task.tokenizer == "openai-community/gpt2"
     assert "openwebtext" in tuned.task.train
     assert tuned.task.train != tuned.task.valid
-    code = declare("tab:copilot_results", PAPER).cells[1].run
+    code = declare("tab:copilot_results", PAPER)[1].run
     assert (code.model.layers, code.model.operator) == ("paper:code", "chacal")
-    for cell in declare("tab:scrolls", PAPER).cells:
+    for cell in declare("tab:scrolls", PAPER):
         train, model = cell.run.train, cell.run.model
         assert (model.pretrained, model.layers) == ("facebook/bart-base", "paper:scrolls")
         assert (train.batch_size, train.accumulate, train.lr, train.eval_every) == (8, 8, 5e-5, 500)
         assert (cell.run.task.input_tokens, cell.run.task.output_tokens) == (1024, 256)
     steps = {
-        c.row: (c.run.train.steps, c.run.train.warmup) for c in declare("tab:scrolls", PAPER).cells
+        c.label: (c.run.train.steps, c.run.train.warmup) for c in declare("tab:scrolls", PAPER)
     }
     assert steps["ContractNLI: FT (standard)"] == (899, 90)
     assert steps["ContractNLI: zero-shot"] == (0, 0)
@@ -44,26 +52,26 @@ def test_the_papers_sizes():
 
 def test_every_row_that_leaks_says_so_and_no_other():
     for name in ON_TEXT:
-        for cell in declare(name).cells:
-            assert cell.causal != ("(leaks)" in cell.row), cell.row
+        for cell in declare(name):
+            assert cell.causal != ("(leaks)" in cell.label), cell.label
 
 
 def test_only_one_layer_of_the_programs_reader_is_replaced():
-    for cell in declare("tab:copilot_results").cells:
+    for cell in declare("tab:copilot_results"):
         operators = cell.run.model.operators
         assert [op for i, op in enumerate(operators) if i != 1] == ["dense"] * 3
         assert not cell.paper
 
 
 def test_lengths_are_trained_twice_and_tested_at_three():
-    cells = [c for c in declare("tab:lm_length_sweep").cells if c.row.startswith("dense")]
+    cells = [c for c in declare("tab:lm_length_sweep") if c.row.mechanism.name == "dense"]
     assert len(cells) == 6
     runs = {c.run for c in cells}
     assert {r.task.window for r in runs} == {256, 64}
     assert {r.train.batch_size * r.task.window for r in runs} == {2048}
     assert all(max(r.model.positions, r.task.window) == 256 for r in runs)
-    everything = {c.run for c in declare("tab:lm_length_sweep").cells}
-    shared = {c.run for c in declare("tab:lm_all").cells}
+    everything = {c.run for c in declare("tab:lm_length_sweep")}
+    shared = {c.run for c in declare("tab:lm_all")}
     assert {r for r in everything if r.task.window == 256} <= shared, "trained at N once, for both"
     tested = [(c.run.task.window, c.evaluation.settings) for c in cells]
     assert tested == [
@@ -82,7 +90,7 @@ def test_an_evaluation_without_settings_keeps_its_old_name():
 
 
 def test_a_pretrained_models_gamma_is_the_scales_and_is_measured_before_training():
-    cells = {c.row: c for c in declare("tab:lm_all", pretrained="some/model").cells}
+    cells = {c.label: c for c in declare("tab:lm_all", pretrained="some/model")}
     untrained = cells["One layer patched, not trained: ChaCAL, γ=0.1"].run
     assert untrained.train.steps == 0
     assert (untrained.model.operator, untrained.model.layers) == ("chacal,gamma=0.1", "1")
@@ -95,24 +103,24 @@ def test_files_of_your_own(tmp_path):
     (tmp_path / "text.txt").write_text("some text")
     path = str(tmp_path / "text.txt")
     given = {"train_file": path, "valid_file": path}
-    for cell in declare("tab:lm_all", **given).cells:
+    for cell in declare("tab:lm_all", **given):
         assert isinstance(cell.run.task, Language)
         assert (cell.run.task.train, cell.run.task.valid) == (path, path)
     (tmp_path / "rows.jsonl").write_text('{"text": "a", "label": 1}\n')
     rows = str(tmp_path / "rows.jsonl")
-    task = declare("tab:copilot_results", train_file=rows, valid_file=rows).cells[0].run.task
+    task = declare("tab:copilot_results", train_file=rows, valid_file=rows)[0].run.task
     assert isinstance(task, Labelled)
 
 
 def test_what_is_given_in_vain_is_refused(tmp_path):
     with pytest.raises(ValueError, match="--data is given, and tab:lm_all has no use for it"):
-        declare("tab:lm_all", data="x")
+        reproduce("tab:lm_all", scale="smoke", out=tmp_path / "s", given=Given(data="x"))
     with pytest.raises(ValueError, match="one of --train-file and --valid-file"):
         declare("tab:lm_length_sweep", train_file="x")
     with pytest.raises(ValueError, match="holds none of gov_report"):
         declare("tab:scrolls", data=str(tmp_path))
     with pytest.raises(ValueError, match="--pretrained is given, and tab:boxes has no use"):
-        reproduce("tab:boxes", scale="smoke", seeds=1, jobs=1, out=tmp_path / "s",
+        reproduce("tab:boxes", scale="smoke", out=tmp_path / "s",
                   given=Given(pretrained="x"))  # fmt: skip
 
 
@@ -121,25 +129,27 @@ def test_a_folder_with_one_data_set_makes_its_lines(tmp_path):
     row = json.dumps({"id": "1", "pid": "1", "input": "x", "output": "y"}) + "\n"
     for name in ("train", "validation"):
         (tmp_path / "contract_nli" / f"{name}.jsonl").write_text(row * 20)
-    table = declare("tab:scrolls", data=str(tmp_path))
-    assert {c.row.split(":")[0] for c in table.cells} == {"ContractNLI"}
-    assert {c.run.train.steps for c in table.cells} == {0, 3}  # one epoch of 20 rows by 8
-    assert "GovReport, NarrativeQA not in the folder" in table.note
-    assert all(c.run.model.pretrained == "facebook/bart-base" for c in table.cells)
+    cells = declare("tab:scrolls", data=str(tmp_path))
+    assert {c.row.dataset for c in cells} == {"contract_nli"}
+    assert {c.run.train.steps for c in cells} == {0, 3}  # one epoch of 20 rows by 8
+    note = TABLES["tab:scrolls"].note(sized(data=str(tmp_path)))
+    assert "GovReport, NarrativeQA not in the folder" in note
+    assert all(c.run.model.pretrained == "facebook/bart-base" for c in cells)
     new = declare("tab:scrolls", data=str(tmp_path), pretrained="none")
-    assert all(c.run.model.pretrained is None for c in new.cells)
-    assert {c.run.train.steps for c in new.cells} == {0, 200}
-    assert "NOT pretrained" in new.note
-    assert "200 steps of 8 at 0.001" in new.note
+    assert all(c.run.model.pretrained is None for c in new)
+    assert {c.run.train.steps for c in new} == {0, 200}
+    note = TABLES["tab:scrolls"].note(sized(data=str(tmp_path), pretrained="none"))
+    assert "NOT pretrained" in note
+    assert "200 steps of 8 at 0.001" in note
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("transformers"), reason="needs transformers")
 def test_lengths_are_swept(tmp_path):
-    content = reproduce("tab:lm_length_sweep", scale="smoke", seeds=1, jobs=1, out=tmp_path / "s")
-    assert not has_failures(content)
-    cells = {c["row"]: c for c in content["cells"]}
-    at = {k: v["runs"]["0"] for k, v in cells.items() if k.startswith("ChaCAL, trained at N,")}
-    assert len({run["run"] for run in at.values()}) == 1  # trained once, tested at three lengths
-    assert len({run["metrics"]["perplexity"] for run in at.values()}) == 3
-    assert cells["dense, trained at N, tested at N"]["causal"] is True
-    assert SMOKE.name == content["scale"]
+    result = reproduce("tab:lm_length_sweep", scale="smoke", out=tmp_path / "s", quiet=True)
+    assert not result.has_failures
+    cells = {cell.label: cell for cell in result.cells}
+    at = {k: v.runs["0"] for k, v in cells.items() if k.startswith("ChaCAL, trained at N,")}
+    assert len({run.run for run in at.values()}) == 1  # trained once, tested at three lengths
+    assert len({run.metrics["perplexity"] for run in at.values()}) == 3
+    assert cells["dense, trained at N, tested at N"].causal is True
+    assert SMOKE.name == result.scale
