@@ -98,7 +98,7 @@ def perform(job: Job, folder: Path) -> None:
         for evaluation in evaluations:
             if not (folder / f"{evaluation.id}.json").exists():
                 _measure(folder, evaluation)
-        if getattr(job.run.model, "pretrained", None) is not None:
+        if job.run.model.pretrained is not None:
             # gigabytes each; a new evaluation trains again, as in a clone
             for name in ("last.safetensors", "best.safetensors"):
                 (folder / name).unlink(missing_ok=True)

@@ -212,7 +212,7 @@ def _cell(
         "task": cell.run.task.describe(),
         "model": cell.run.model.describe(),
         "training": f"{cell.run.train.steps} steps of {cell.run.train.batch_size}",
-        "floor": getattr(cell.run.task, "floor", None),
+        "floor": cell.run.task.floor,
         "paper": dict(cell.paper),
         "seconds": seconds_of(cell, times),
         "runs": dict(runs),
