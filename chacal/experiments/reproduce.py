@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -20,6 +19,7 @@ from chacal.report import paper
 from chacal.report.aggregate import NEAR
 from chacal.report.lines import Lines, lines_of
 from chacal.report.sections import seeds_text, some
+from chacal.training.torchrun import rank
 
 WIDEST = 28
 """Characters of a figure's column on a terminal; longer texts are broken between words."""
@@ -72,7 +72,7 @@ def reproduce(
     if count < 1:
         raise ValueError(f"seeds is {count}; expected at least 1")
     to = out or Path("results") / scale
-    first = int(os.environ.get("RANK", "0")) == 0
+    first = rank() == 0
     content = run_table(
         table, to, scale=scale, seeds=range(count), jobs=jobs, rounds=SCALES[scale].rounds,
         only=only, flags=given.flags(), quiet=not first,

@@ -43,6 +43,7 @@ from chacal.experiments.snapshot import read_json, save_snapshot, write_json
 from chacal.training.config import RunConfig
 from chacal.training.distributed import start
 from chacal.training.runs import Interrupted
+from chacal.training.torchrun import rank, under_torchrun
 
 GRACE = 300.0
 """Seconds that a stopped job has to finish its step and save."""
@@ -80,7 +81,7 @@ def run_table(
         raise ValueError(f"only is {only!r}; expected a part of one of the rows: {'; '.join(rows)}")
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}; expected at least 1")
-    if jobs > 1 and "WORLD_SIZE" in os.environ:
+    if jobs > 1 and under_torchrun():
         raise ValueError(f"jobs is {jobs} under torchrun; expected 1, whose processes share it")
     with start("auto", fsdp=False):  # one process group for all runs
         return _run_table(table, out, scale, seeds, jobs, rounds, only, flags, quiet)
@@ -99,12 +100,12 @@ def _run_table(
 ) -> dict[str, Any]:
     costs = [cost for cost in table.costs if only in label(cost.row, cost.column)]
     todo = plan([cell for cell in table.cells if only in label(cell.row, cell.column)], seeds)
-    if int(os.environ.get("RANK", "0")):  # torchrun's others train along, in the same order
+    if rank():  # torchrun's others train along, in the same order
         for job in todo:
             _perform_here(job, out / "runs" / job.id)
         return {}
     claim(out, scale)
-    many = "WORLD_SIZE" in os.environ
+    many = under_torchrun()
     pending = [job for job in todo if many or not is_done(job, out / "runs" / job.id)]
     curves = [cost for cost in costs if not (out / "costs" / f"{cost.id}.json").exists()]
 
@@ -188,7 +189,7 @@ def _perform_here(job: Job, folder: Path) -> str:
         raise
     except Exception as error:  # whatever it is, the others go on
         why = describe_error(error)
-        if not int(os.environ.get("RANK", "0")):
+        if not rank():
             record_failure(folder, why)
         return why
     return ""
