@@ -10,7 +10,6 @@ what a sweep with several jobs at once starts.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from chacal.training.distributed import Group
 from chacal.training.evaluate import evaluate, load_run, override, setting
 from chacal.training.loop import train
 from chacal.training.runs import Interrupted, RunFolder, write_atomic
+from chacal.training.torchrun import rank
 
 TEST_SEED = 0
 """Of the test examples: the same for every run of every seed."""
@@ -81,7 +81,7 @@ def record_failure(folder: Path, why: str) -> None:
 
 def perform(job: Job, folder: Path) -> None:
     """Do what is left of a job."""
-    first = int(os.environ.get("RANK", "0")) == 0
+    first = rank() == 0
     if not first:  # torchrun's other processes train along and leave the rest to the first
         train(job.run, folder, resume=True, quiet=True)
         return
@@ -98,7 +98,7 @@ def perform(job: Job, folder: Path) -> None:
         for evaluation in evaluations:
             if not (folder / f"{evaluation.id}.json").exists():
                 _measure(folder, evaluation)
-        if getattr(job.run.model, "pretrained", None) is not None:
+        if job.run.model.pretrained is not None:
             # gigabytes each; a new evaluation trains again, as in a clone
             for name in ("last.safetensors", "best.safetensors"):
                 (folder / name).unlink(missing_ok=True)

@@ -47,6 +47,7 @@ from chacal.report.results import TableResult
 from chacal.training.config import RunConfig
 from chacal.training.distributed import start
 from chacal.training.runs import Interrupted
+from chacal.training.torchrun import rank, under_torchrun
 
 GRACE = 300.0
 """Seconds that a stopped job has to finish its step and save."""
@@ -85,7 +86,7 @@ def run_table(
         raise ValueError(f"only is {only!r}; expected a part of one of the rows: {'; '.join(rows)}")
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}; expected at least 1")
-    if jobs > 1 and "WORLD_SIZE" in os.environ:
+    if jobs > 1 and under_torchrun():
         raise ValueError(f"jobs is {jobs} under torchrun; expected 1, whose processes share it")
 
     def save() -> TableResult:
@@ -93,12 +94,12 @@ def run_table(
 
     with start("auto", fsdp=False):  # one process group for all runs
         todo = plan(cells, seeds)
-        if int(os.environ.get("RANK", "0")):  # torchrun's others train along, in the same order
+        if rank():  # torchrun's others train along, in the same order
             for job in todo:
                 _perform_here(job, out / "runs" / job.id)
             return None
         claim(out, scale.name)
-        many = "WORLD_SIZE" in os.environ
+        many = under_torchrun()
         pending = [job for job in todo if many or not is_done(job, out / "runs" / job.id)]
         curves = [cost for cost in costs if not (out / "costs" / f"{cost.id}.json").exists()]
         save()
@@ -178,7 +179,7 @@ def _perform_here(job: Job, folder: Path) -> str:
         raise
     except Exception as error:  # whatever it is, the others go on
         why = describe_error(error)
-        if not int(os.environ.get("RANK", "0")):
+        if not rank():
             record_failure(folder, why)
         return why
     return ""

@@ -22,7 +22,7 @@ from chacal.tasks.stories import (
 )
 from chacal.tasks.text import Text
 
-TASKS: dict[str, type] = {
+TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (
         Chains, Properties, Boxes, PaddedBoxes, BoxesFiles, Text, Manual, Noise, Code, Labelled,

@@ -8,8 +8,9 @@ content which split the example belongs to, so the splits never share one.
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,7 @@ IGNORE = -100
 """The target of a position at which nothing is asked."""
 
 SPLITS = ("train", "valid", "test")
-"""The splits of every task."""
+"""The splits that there are."""
 
 Totals = dict[str, tuple[float, float]]
 """Metric name -> (sum, count); adds over batches and ranks."""
@@ -40,39 +41,73 @@ class Batch:
     info: dict[str, np.ndarray]
 
 
-class Task(Protocol):
-    """The interface between a task and everything that trains, evaluates or draws it."""
+class Task(ABC):
+    """All that training, evaluation and tables may ask of a task, with what is usual as default.
+
+    Who uses a task asks for what stands here and for nothing else, so a new task is read off this
+    class: what has no default must be given.
+    """
 
     name: ClassVar[str]
     metric: ClassVar[str]
     maximise: ClassVar[bool]
+    free_running: ClassVar[bool] = False
+    """Whether predictions are the model's own answer, each token after its own ones before."""
 
     @property
+    @abstractmethod
     def vocab_size(self) -> int:
         """Number of input symbols."""
 
     @property
+    @abstractmethod
     def num_classes(self) -> int:
         """Number of output classes."""
 
     @property
+    @abstractmethod
     def length(self) -> int:
         """The longest n of a batch."""
 
     @property
     def symbols(self) -> int:
         """Tokens per position: 1, or p when p properties are stacked."""
+        return 1
 
     @property
     def period(self) -> int | None:
         """Positions per block where the sequence is made of equal blocks, else None."""
+        return None
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that have examples; data of one's own may come without some."""
+        return SPLITS
+
+    @property
+    def inputs(self) -> int:
+        """Tokens of a row that are the encoder's, where an encoder-decoder is asked for; else 0."""
+        return 0
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        """Numbers of special tokens, under the names of a transformers config's fields."""
+        return {}
+
+    @property
+    def floor(self) -> float | None:
+        """The least expected loss of a model that sees no later token, where it is known."""
+        return None
+
+    @abstractmethod
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
         """The batch of these arguments: the same bytes whenever and wherever it is asked."""
 
+    @abstractmethod
     def batches(self, split: str, size: int) -> int | None:
         """Batches in one pass over a split; None when examples are generated without end."""
 
+    @abstractmethod
     def count(self, predictions: np.ndarray, losses: np.ndarray, batch: Batch) -> Totals:
         """Metric sums of one batch.
 
@@ -83,37 +118,22 @@ class Task(Protocol):
         """
 
     def summarise(self, totals: Totals) -> dict[str, float]:
-        """Metrics from added-up sums."""
+        """Metrics from added-up sums: means, unless a task says other."""
+        return ratios(totals)
 
+    @abstractmethod
     def describe(self) -> str:
         """One line for a person."""
 
+    @abstractmethod
     def show(self, tokens: np.ndarray) -> list[str]:
         """The token strings of one example."""
 
 
-class OneToken:
-    """The parts that are the same for tasks with one token per position, and no blocks of them."""
-
-    @property
-    def symbols(self) -> int:
-        """One token per position."""
-        return 1
-
-    @property
-    def period(self) -> None:
-        """None: there are no blocks."""
-
-
-class NextToken(OneToken):
+class NextToken(Task):
     """What tasks share in which every one of `window` tokens predicts the next."""
 
     window: int
-
-    @property
-    def vocab_size(self) -> int:
-        """Different tokens."""
-        raise NotImplementedError
 
     @property
     def num_classes(self) -> int:

@@ -29,14 +29,13 @@ import numpy as np
 from chacal.tasks.base import (
     IGNORE,
     Batch,
-    OneToken,
+    Task,
     Totals,
     by_group,
     check_int,
     check_number,
     check_split,
     option,
-    ratios,
     split_of,
     stream,
     uniforms,
@@ -63,7 +62,7 @@ def _owner(story: list[Sentence]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Boxes(OneToken):
+class Boxes(Task):
     """Stories about boxes; the answer is the final state of every box, in order.
 
     Things go only where there is room. A drawn operation that is impossible is drawn again among
@@ -293,10 +292,6 @@ class Boxes(OneToken):
             "box_accuracy": (float(boxes_right.sum()), float(boxes_right.size)),
             "exact_match": (float(exact.sum()), float(len(exact))),
         } | by_group("exact_match/updates", batch.info["updates"], exact)
-
-    def summarise(self, totals: Totals) -> dict[str, float]:
-        """Means."""
-        return ratios(totals)
 
     def describe(self) -> str:
         """One line for a person."""

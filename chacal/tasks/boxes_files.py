@@ -26,11 +26,10 @@ import numpy as np
 from chacal.tasks.base import (
     IGNORE,
     Batch,
-    OneToken,
+    Task,
     Totals,
     check_split,
     option,
-    ratios,
 )
 from chacal.tasks.phrases import PAD
 from chacal.tasks.stored import choose, passes, read_jsonl
@@ -94,7 +93,7 @@ def _cut(text: str) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoxesFiles(OneToken):
+class BoxesFiles(Task):
     """Kim and Schuster's Boxes: what one box holds after a story, read from their files."""
 
     data: str = option("", "folder with train-t5.jsonl, dev-t5.jsonl and test-t5.jsonl")
@@ -103,7 +102,6 @@ class BoxesFiles(OneToken):
     metric: ClassVar[str] = "exact_match"
     maximise: ClassVar[bool] = True
     free_running: ClassVar[bool] = True
-    """An answer is judged as the model tells it, each token after its own ones before."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, str) or not os.path.isdir(self.data):
@@ -177,8 +175,12 @@ class BoxesFiles(OneToken):
     @cached_property
     def length(self) -> int:
         """The longest example in any of the files."""
-        present = [split for split in FILES if os.path.isfile(self._path(split))]
-        return max(len(p) + len(c) - 1 for split in present for p, c in self.rows(split))
+        return max(len(p) + len(c) - 1 for split in self.splits for p, c in self.rows(split))
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Those whose file is there."""
+        return tuple(split for split in FILES if os.path.isfile(self._path(split)))
 
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
         """Train: examples drawn at random by seed and step. Else: the step-th in file order."""
@@ -227,10 +229,6 @@ class BoxesFiles(OneToken):
     def decode(self, tokens: np.ndarray) -> str:
         """The text of a content's tokens, up to its first period."""
         return "".join(self.show(tokens)).partition(".")[0].strip()
-
-    def summarise(self, totals: Totals) -> dict[str, float]:
-        """Means."""
-        return ratios(totals)
 
     def describe(self) -> str:
         """One line for a person."""

@@ -40,13 +40,13 @@ import numpy as np
 from chacal.tasks.base import (
     IGNORE,
     Batch,
+    Task,
     Totals,
     by_group,
     check_choice,
     check_int,
     check_split,
     option,
-    ratios,
     split_of,
     stream,
 )
@@ -124,7 +124,7 @@ def _count(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chains:
+class Chains(Task):
     """The paper's Toy: at every position, the value at the end of its chain of pointers."""
 
     blocks: int = option(16, "number of blocks; the deepest chain has one hop less")
@@ -155,11 +155,6 @@ class Chains:
         return self.blocks * self.block_size
 
     @property
-    def symbols(self) -> int:
-        """One token per position."""
-        return 1
-
-    @property
     def period(self) -> int:
         """Positions per block."""
         return self.block_size
@@ -180,10 +175,6 @@ class Chains:
         shape = (len(batch.tokens), self.blocks, self.block_size, 1)
         return _count(predictions, losses, batch.targets, shape)
 
-    def summarise(self, totals: Totals) -> dict[str, float]:
-        """Means."""
-        return ratios(totals)
-
     def describe(self) -> str:
         """One line for a person."""
         return (
@@ -198,7 +189,7 @@ class Chains:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Properties:
+class Properties(Task):
     """Chains whose entities carry several properties, each with pointers of its own.
 
     With one property the tokens are those of `Chains` with the same seed, byte for byte.
@@ -276,10 +267,6 @@ class Properties:
         """As for `Chains`, and accuracy by property."""
         shape = (len(batch.tokens), self.blocks, self.block_size, self.properties)
         return _count(predictions, losses, batch.targets, shape)
-
-    def summarise(self, totals: Totals) -> dict[str, float]:
-        """Means."""
-        return ratios(totals)
 
     def describe(self) -> str:
         """One line for a person."""

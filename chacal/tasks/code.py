@@ -36,13 +36,12 @@ import numpy as np
 from chacal.tasks.base import (
     IGNORE,
     Batch,
-    OneToken,
+    Task,
     Totals,
     by_group,
     check_int,
     check_split,
     option,
-    ratios,
     split_of,
     stream,
     uniforms,
@@ -118,7 +117,7 @@ def traced(program: str) -> dict[int, int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Code(OneToken):
+class Code(Task):
     """The value of a variable at the end of a program, which Python itself works out."""
 
     variables: int = option(4, "variables of a program")
@@ -235,10 +234,6 @@ class Code(OneToken):
         """Loss and accuracy of the answers; accuracy by the number of updates."""
         totals, right = count_answers(predictions, losses, batch)
         return totals | by_group("accuracy/updates", batch.info["updates"], right)
-
-    def summarise(self, totals: Totals) -> dict[str, float]:
-        """Means."""
-        return ratios(totals)
 
     def describe(self) -> str:
         """One line for a person."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from chacal.tasks.base import Batch, OneToken, Totals, check_int, check_split, option, ratios
+from chacal.tasks.base import SPLITS, Batch, Task, Totals, check_int, check_split, option
 from chacal.tasks.code import count_answers, pad_and_ask
 from chacal.tasks.stored import choose, passes, read_jsonl
 from chacal.tasks.tokenizers import load_tokenizer
@@ -23,7 +23,7 @@ Rows = list[tuple[list[int], int]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labelled(OneToken):
+class Labelled(Task):
     """The class of a text, from JSONL files of your own."""
 
     train_file: str = option("", "JSONL file to train on: text and label on every line")
@@ -108,8 +108,12 @@ class Labelled(OneToken):
     @property
     def length(self) -> int:
         """The longest text of any split, in tokens."""
-        splits = ["train", "valid", *(["test"] if self.test_file else [])]
-        return max(len(tokens) for split in splits for tokens, _ in self.rows(split))
+        return max(len(tokens) for split in self.splits for tokens, _ in self.rows(split))
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Those with a file."""
+        return SPLITS if self.test_file is not None else ("train", "valid")
 
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
         """Train: texts drawn at random by seed and step. Else: the step-th in file order."""
@@ -125,10 +129,6 @@ class Labelled(OneToken):
     def count(self, predictions: np.ndarray, losses: np.ndarray, batch: Batch) -> Totals:
         """Loss and accuracy of the answers."""
         return count_answers(predictions, losses, batch)[0]
-
-    def summarise(self, totals: Totals) -> dict[str, float]:
-        """Means."""
-        return ratios(totals)
 
     def describe(self) -> str:
         """One line for a person."""

@@ -26,7 +26,7 @@ import numpy as np
 from chacal.tasks.base import (
     IGNORE,
     Batch,
-    OneToken,
+    Task,
     Totals,
     check_choice,
     check_int,
@@ -60,7 +60,7 @@ class Question(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scrolls(OneToken):
+class Scrolls(Task):
     """A data set of SCROLLS, for an encoder-decoder."""
 
     dataset: str = option("contract_nli", f"one of {', '.join(DATASETS)}")

@@ -21,6 +21,7 @@ import numpy as np
 
 from chacal.tasks.base import (
     IGNORE,
+    SPLITS,
     Batch,
     NextToken,
     Totals,
@@ -150,6 +151,11 @@ class Text(NextToken):
     def vocab_size(self) -> int:
         """256 bytes, or the tokenizer's vocabulary."""
         return 256 if self._tokenizer is None else int(self._tokenizer.get_vocab_size())
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Those with a file."""
+        return SPLITS if self.test_file is not None else ("train", "valid")
 
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
         """Train: windows from places drawn by seed and step. Else: the step-th windows in order."""

@@ -45,6 +45,11 @@ class ModelConfig:
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}; expected a share in [0, 1)")
 
+    @property
+    def pretrained(self) -> None:
+        """None: such a model's weights are always new."""
+        return None
+
     def with_operators(self, operators: tuple[str, ...]) -> ModelConfig:
         """The same model with other operators in its layers."""
         return dataclasses.replace(self, operators=operators)

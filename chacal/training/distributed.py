@@ -6,7 +6,6 @@ with two processes sees what a run with one sees.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from chacal.tasks.base import Totals
 from chacal.training.checkpoint import pack_optimizer, unpack_optimizer
+from chacal.training.torchrun import local_rank, rank, under_torchrun, world_size
 
 
 @dataclass(frozen=True)
@@ -162,24 +162,22 @@ def start(device: str, fsdp: bool) -> Iterator[Group]:
     Where they are joined already, by a caller that trains several runs, they are left so: a
     process group that is made a second time in the same processes hangs.
     """
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    rank, local = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
     cuda = torch.cuda.is_available()
     if device == "cuda" and not cuda:
         raise ValueError("device is 'cuda' and torch sees none; expected 'cpu' or 'auto' here")
-    where = torch.device("cuda", local) if cuda and device != "cpu" else torch.device("cpu")
-    if fsdp and "WORLD_SIZE" not in os.environ:
+    where = torch.device("cuda", local_rank()) if cuda and device != "cpu" else torch.device("cpu")
+    if fsdp and not under_torchrun():
         raise ValueError("fsdp needs processes to shard over; start it with torchrun")
-    if "WORLD_SIZE" not in os.environ:
+    if not under_torchrun():
         yield Group(0, 1, where)
         return
     if dist.is_initialized():
-        yield Group(rank, world, where, fsdp)
+        yield Group(rank(), world_size(), where, fsdp)
         return
     if where.type == "cuda":
         torch.cuda.set_device(where)
     dist.init_process_group("cpu:gloo,cuda:nccl" if where.type == "cuda" else "gloo")
     try:
-        yield Group(rank, world, where, fsdp)
+        yield Group(rank(), world_size(), where, fsdp)
     finally:
         dist.destroy_process_group()

@@ -51,10 +51,10 @@ def evaluate(
         targets = torch.from_numpy(batch.targets).to(group.device)
         scores = compute_scores(model, torch.from_numpy(batch.tokens).to(group.device), bf16)
         losses = token_losses(scores, targets)
-        if getattr(task, "free_running", False):
+        if task.free_running:
             scores = free_running(model, torch.from_numpy(batch.tokens), targets, bf16)
         guesses = scores.argmax(-1)
-        if getattr(task, "inputs", 0):  # an encoder-decoder answers in its own words
+        if task.inputs:  # an encoder-decoder answers in its own words
             plain: Any = model.module if hasattr(model, "module") else model
             guesses = plain.answer(torch.from_numpy(batch.tokens).to(group.device))
         if index == turn + group.rank:

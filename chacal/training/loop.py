@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from chacal.tasks import Task
 from chacal.tasks.base import IGNORE
 from chacal.training.checkpoint import load_checkpoint, load_weights, save_checkpoint
 from chacal.training.config import RunConfig, TrainConfig
@@ -278,7 +277,7 @@ class _Loop:
             model = self.config.build(weights=False).to(self.group.device)
             best_step = load_weights(model, self.run.best)["step"]
             test = None
-            if has_split(self.task, "test"):
+            if "test" in self.task.splits:
                 test = evaluate(
                     model,
                     self.task,
@@ -306,15 +305,6 @@ class _Loop:
             self.run.write("result.json", result)
         self.group.barrier()
         return result
-
-
-def has_split(task: Task, split: str) -> bool:
-    """Whether a task has examples of a split; one read from files may lack some."""
-    try:
-        task.batches(split, 1)
-    except ValueError:
-        return False
-    return True
 
 
 def random_state(device: torch.device) -> Tensor:

@@ -23,6 +23,7 @@ import torch
 
 from chacal._version import __version__
 from chacal.training.config import RunConfig
+from chacal.training.torchrun import world_size
 
 FILES = (
     "config.json", "environment.json", "metrics.jsonl", "last.safetensors", "best.safetensors",
@@ -144,7 +145,7 @@ def environment(threads: int) -> dict[str, Any]:
         **machine(threads or torch.get_num_threads()),
         "cores": os.cpu_count(),
         "system": platform.system(),
-        "processes": int(os.environ.get("WORLD_SIZE", "1")),
+        "processes": world_size(),
         "command": shlex.join(["chacal", *sys.argv[1:]]) if _is_command() else None,
         "started": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
     }

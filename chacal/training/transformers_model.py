@@ -64,11 +64,11 @@ class TransformersConfig:
             layers=self.layers,
             pretrained=self.pretrained,
             architecture=self.architecture,
-            sizes={**sizes, "tokens": getattr(task, "special_tokens", {})},
+            sizes={**sizes, "tokens": task.special_tokens},
             vocab_size=task.vocab_size,
             num_classes=task.num_classes,
             length=task.length,
-            inputs=getattr(task, "inputs", 0),
+            inputs=task.inputs,
             weights=weights,
         )
 

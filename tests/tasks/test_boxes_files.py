@@ -177,6 +177,7 @@ def test_missing_and_empty_files_are_named(tmp_path):
         BoxesFiles(data=str(tmp_path))
     task = write(tmp_path)
     (tmp_path / "test-t5.jsonl").unlink()
+    assert BoxesFiles(data=str(tmp_path)).splits == ("train", "valid")
     assert task.length > 0
     with pytest.raises(ValueError, match=r"test-t5\.jsonl: cannot be read: No such file"):
         task.batch("test", 0, 0, 1)

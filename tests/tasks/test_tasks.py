@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from chacal.tasks import TASKS, Boxes, Chains, Properties
+from chacal.tasks import SPLITS, TASKS, Boxes, Chains, Labelled, Noise, Properties, Scrolls, Task
 from chacal.tasks.base import part, ratios, split_of, stream, uniforms
 
 
@@ -58,3 +58,31 @@ def test_parts_cover_a_pass_once():
 def test_ratio_of_nothing_is_nan():
     assert ratios({"a": (1.0, 4.0)}) == {"a": 0.25}
     assert math.isnan(ratios({"a": (0.0, 0.0)})["a"])
+
+
+def test_what_the_loop_asks_for_has_usual_answers():
+    task = Boxes()
+    assert (task.symbols, task.period, task.inputs) == (1, None, 0)
+    assert (task.special_tokens, task.floor, task.free_running) == ({}, None, False)
+    assert task.splits == SPLITS
+
+
+def test_tasks_that_differ_say_so(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"text": "a", "label": 1}\n')
+    own = Labelled(train_file=str(file), valid_file=str(file))
+    assert own.splits == ("train", "valid")
+    assert (
+        Labelled(train_file=str(file), valid_file=str(file), test_file=str(file)).splits == SPLITS
+    )
+    assert Noise(alphabet=4).floor == math.log(4)
+    assert Scrolls(data="help", input_tokens=24).inputs == 24
+    assert TASKS["boxes-files"].free_running
+
+
+def test_a_task_that_lacks_a_part_cannot_be_made():
+    class Half(Task):
+        name, metric, maximise = "half", "loss", False
+
+    with pytest.raises(TypeError, match=r"abstract methods? .*batch.*vocab_size"):
+        Half()
