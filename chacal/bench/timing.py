@@ -18,6 +18,8 @@ from dataclasses import dataclass
 
 import torch
 
+from chacal.ops.inputs import check_count
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -51,6 +53,12 @@ def interleave(
         if collecting:
             gc.enable()
     return {name: Timing(tuple(s)) for name, s in seconds.items()}
+
+
+def use_threads(threads: int) -> None:
+    """Let this process compute with so many threads."""
+    check_count("threads", threads)
+    torch.set_num_threads(threads)
 
 
 def machine(threads: int) -> dict[str, str | int]:
