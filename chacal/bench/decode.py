@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chacal.bench.timing import interleave
+from chacal.bench.timing import Timed, interleave
 from chacal.decoding.states import Buffer
 from chacal.operators import parse_operator
 from chacal.ops.inputs import check_count
@@ -31,18 +31,12 @@ TOKENS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One operator after one context."""
+class Row(Timed):
+    """One operator after one context: seconds per token, against SDPA's."""
 
-    operator: str
     context: int
-    seconds: float
-    """Per token."""
-    ratio: float
-    """Time over that of SDPA, timed in turns with it."""
     kept: int
     """Bytes that the cache holds."""
-    rounds: int
 
 
 class OrdinaryCache:
@@ -121,7 +115,7 @@ def measure(
                 operator=text,
                 context=context,
                 seconds=timing.median / TOKENS,
-                ratio=timing.median / timings[BASELINE].median,
+                ratios=(timing.median / timings[BASELINE].median,),
                 kept=kept[text],
                 rounds=rounds,
             )

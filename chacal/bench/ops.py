@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from chacal.bench.timing import interleave, peak_memory
+from chacal.bench.timing import Timed, interleave, peak_memory
 from chacal.operators import parse_operator
 from chacal.ops.inputs import check_count
 from chacal.ops.resolvent import resolvent
@@ -35,18 +35,17 @@ MATERIALISED_LIMIT = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One operator at one length."""
+class Row(Timed):
+    """One operator at one length, against scaled_dot_product_attention."""
 
-    operator: str
     n: int
+    batch: int
     backward: bool
-    seconds: float
-    ratio: float | None
-    """Time over that of scaled_dot_product_attention, timed in turns with it, if it was."""
-    per_token: float
-    """Seconds per token."""
-    rounds: int
+
+    @property
+    def per_token(self) -> float:
+        """Seconds per token."""
+        return self.seconds / (self.n * self.batch)
 
 
 def measure(
@@ -90,10 +89,10 @@ def measure(
             row = Row(
                 operator=text,
                 n=n,
+                batch=batch,
                 backward=backward,
                 seconds=timing.median,
-                ratio=timing.median / timings[BASELINE].median if baseline else None,
-                per_token=timing.median / (n * batch),
+                ratios=(timing.median / timings[BASELINE].median,) if baseline else (),
                 rounds=rounds,
             )
             rows.append(row)

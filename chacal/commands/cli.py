@@ -101,6 +101,8 @@ def bench() -> None:
 @click.option("--width", default=64, show_default=True, help="Width of a head.")
 @click.option("--batch", default=1, show_default=True, help="Sequences.")
 @click.option("--rounds", default=7, show_default=True, help="Timed calls of each; medians count.")
+@click.option("--runs", default=1, show_default=True, help="Measure so often, each time in a "
+              "fresh process; medians count, and the range is told.")  # fmt: skip
 @click.option("--threads", default=1, show_default=True, help="CPU threads.")
 @click.option("--mode", type=click.Choice(["forward", "both", "all", "none"]), default="all",
               show_default=True, help="Forward; forward and backward together; the one, then the "
@@ -127,6 +129,8 @@ def bench_ops(operators: tuple[str, ...], **options: Any) -> None:
 @click.option("--width", default=64, show_default=True, help="Width of a head.")
 @click.option("--batch", default=1, show_default=True, help="Sequences.")
 @click.option("--rounds", default=9, show_default=True, help="Timed calls of each; medians count.")
+@click.option("--runs", default=1, show_default=True, help="Measure so often, each time in a "
+              "fresh process; medians count, and the range is told.")  # fmt: skip
 @click.option("--threads", default=1, show_default=True, help="CPU threads.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
 def bench_decode(operators: tuple[str, ...], **options: Any) -> None:
