@@ -272,7 +272,7 @@ def main() -> None:
         print(f"chacal: {error.format_message()}{hint}", file=sys.stderr)
         sys.exit(2)
     except (Interrupted, KeyboardInterrupt, click.Abort) as error:
-        print(f"chacal: {error or 'interrupted'}", file=sys.stderr)
+        print(f"chacal: {str(error) or 'interrupted'}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(1)

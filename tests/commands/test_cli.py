@@ -376,3 +376,14 @@ def test_a_stopped_demo_advises_what_it_has(tmp_path):
     assert done.returncode == 130
     assert "the same command starts it again" in done.stderr
     assert "--resume" not in done.stderr
+
+
+def test_an_interrupted_command_says_so():
+    def stop():
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=stop, daemon=True).start()
+    done = chacal("bench", "ops", "chacal", "-n", 256, "--heads", 1, "--rounds", 10**6)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.strip() == "chacal: interrupted"  # on a line after the terminal's ^C
