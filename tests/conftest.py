@@ -1,10 +1,21 @@
 """Every test starts from the same seed, whichever ran before it, and uses one thread."""
 
+import os
+
 import pytest
 import torch
 
+from chacal.training.bfloat16 import ensure_bfloat16
+
 # tensors here are tiny: on a busy machine a second thread costs ten times what it saves
 torch.set_num_threads(1)
+
+
+def pytest_configure(config):
+    # once for all workers of xdist, which are started later and inherit the environment
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            ensure_bfloat16()
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "nn": {"ops", "decoding", "operators"},
     "hf": {"ops", "decoding", "operators", "nn"},
     "tasks": {"_plain"},
-    "bench": {"ops", "operators", "decoding", "commands"},
+    "bench": {"ops", "operators", "decoding"},
     "report": {"_plain"},
     "training": {"ops", "operators", "nn", "hf", "tasks", "bench", "_version", "_plain"},
     "experiments": {

@@ -1,5 +1,5 @@
-"""`chacal bench decode`: one more token after a long context, every operator against ordinary
-attention with the same cache machinery.
+"""One more token after a long context, every operator against ordinary attention with the same
+cache machinery.
 
 "sdpa" is the baseline: K and V in the buffers that the decoders keep theirs in, and PyTorch's own
 attention. "dense" would be our decoder with γ = 0. "stock" is for orientation: K and V joined by
@@ -8,19 +8,14 @@ attention. "dense" would be our decoder with γ = 0. "stock" is for orientation:
 
 from __future__ import annotations
 
-import dataclasses
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from chacal.bench.timing import interleave, machine
-from chacal.commands.console import BenchTable, write_json
+from chacal.bench.timing import Timed, interleave
 from chacal.decoding.states import Buffer
 from chacal.operators import parse_operator
 from chacal.ops.inputs import check_count
@@ -36,18 +31,12 @@ TOKENS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One operator after one context."""
+class Row(Timed):
+    """One operator after one context: seconds per token, against SDPA's."""
 
-    operator: str
     context: int
-    seconds: float
-    """Per token."""
-    ratio: float
-    """Time over that of SDPA, timed in turns with it."""
     kept: int
     """Bytes that the cache holds."""
-    rounds: int
 
 
 class OrdinaryCache:
@@ -106,6 +95,9 @@ def measure(
     Returns:
         one row per context and operator, SDPA's first.
     """
+    for name, value in (("context", min(contexts)), ("heads", heads), ("width", width),
+                        ("batch", batch), ("rounds", rounds)):  # fmt: skip
+        check_count(name, value)
     rows = []
     for context in contexts:
         caches = {text: _cache(text) for text in (BASELINE, *operators)}
@@ -123,60 +115,13 @@ def measure(
                 operator=text,
                 context=context,
                 seconds=timing.median / TOKENS,
-                ratio=timing.median / timings[BASELINE].median,
+                ratios=(timing.median / timings[BASELINE].median,),
                 kept=kept[text],
                 rounds=rounds,
             )
             rows.append(row)
             report(row)
     return rows
-
-
-def run_bench(
-    operators: Sequence[str],
-    *,
-    contexts: Sequence[int],
-    heads: int,
-    width: int,
-    batch: int,
-    rounds: int,
-    threads: int,
-    json_file: Path | None = None,
-) -> dict[str, Any]:
-    """Measure, print as a table, and return (and write) all figures with their machine."""
-    operators = operators or DEFAULT_OPERATORS
-    for name, value in (("context", min(contexts)), ("heads", heads), ("width", width),
-                        ("batch", batch), ("rounds", rounds), ("threads", threads)):  # fmt: skip
-        check_count(name, value)
-    for text in operators:
-        _cache(text)
-    torch.set_num_threads(threads)
-    table = BenchTable(
-        f"one token, h={heads}, d={width}, batch {batch}, float32, {threads} thread(s); time over "
-        f"SDPA's with the same cache machinery, medians of interleaved rounds",
-        ("context", "operator", "ms", "x sdpa", "cache MiB"),
-    )
-
-    def report(row: Row) -> None:
-        table.add(
-            (str(row.context), row.operator, f"{1e3 * row.seconds:.2f}", f"{row.ratio:.2f}",
-             f"{row.kept / 2**20:.2f}"),
-            f"context {row.context} {row.operator}: {1e3 * row.seconds:.2f} ms",
-        )  # fmt: skip
-
-    rows = measure(
-        operators, contexts, heads=heads, width=width, batch=batch, rounds=rounds, report=report
-    )
-    table.show()
-    figures = {
-        "command": shlex.join(["chacal", *sys.argv[1:]]),
-        "heads": heads, "width": width, "batch": batch, "dtype": "float32", "tokens": TOKENS,
-        "machine": machine(threads),
-        "rows": [dataclasses.asdict(row) for row in rows],
-    }  # fmt: skip
-    if json_file:
-        write_json(json_file, figures)
-    return figures
 
 
 def _cache(text: str) -> Any:

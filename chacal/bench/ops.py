@@ -1,21 +1,16 @@
-"""`chacal bench ops`: every operator against ordinary attention, in time and in memory."""
+"""Every operator against ordinary attention, in time and in memory."""
 
 from __future__ import annotations
 
-import dataclasses
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from chacal.bench.timing import interleave, machine, peak_memory
-from chacal.commands.console import BenchTable, write_json
+from chacal.bench.timing import Timed, interleave, peak_memory
 from chacal.operators import parse_operator
+from chacal.ops.inputs import check_count
 from chacal.ops.resolvent import resolvent
 from chacal.ops.weights import attention_weights
 
@@ -40,18 +35,17 @@ MATERIALISED_LIMIT = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One operator at one length."""
+class Row(Timed):
+    """One operator at one length, against scaled_dot_product_attention."""
 
-    operator: str
     n: int
+    batch: int
     backward: bool
-    seconds: float
-    ratio: float | None
-    """Time over that of scaled_dot_product_attention, timed in turns with it, if it was."""
-    per_token: float
-    """Seconds per token."""
-    rounds: int
+
+    @property
+    def per_token(self) -> float:
+        """Seconds per token."""
+        return self.seconds / (self.n * self.batch)
 
 
 def measure(
@@ -82,6 +76,7 @@ def measure(
     Returns:
         one row per length and operator, SDPA's first.
     """
+    _check(operators, lengths, heads=heads, width=width, batch=batch, rounds=rounds)
     rows = []
     for n in lengths:
         calls = {
@@ -94,10 +89,10 @@ def measure(
             row = Row(
                 operator=text,
                 n=n,
+                batch=batch,
                 backward=backward,
                 seconds=timing.median,
-                ratio=timing.median / timings[BASELINE].median if baseline else None,
-                per_token=timing.median / (n * batch),
+                ratios=(timing.median / timings[BASELINE].median,) if baseline else (),
                 rounds=rounds,
             )
             rows.append(row)
@@ -109,6 +104,7 @@ def measure_memory(
     operators: Sequence[str], n: int, *, heads: int, width: int = 64, threads: int = 1
 ) -> dict[str, int]:
     """Peak bytes of forward and backward beyond a fresh process's start, per operator."""
+    _check(operators, [n], heads=heads, width=width, threads=threads)
     peaks = {}
     for text in operators:
         attend = {
@@ -126,76 +122,12 @@ def measure_memory(
     return peaks
 
 
-def run_bench(
-    operators: Sequence[str],
-    *,
-    lengths: Sequence[int],
-    heads: int,
-    width: int,
-    batch: int,
-    rounds: int,
-    threads: int,
-    mode: str,
-    memory: bool,
-    baseline: bool = True,
-    json_file: Path | None = None,
-) -> dict[str, Any]:
-    """Measure, print as a table, and return (and write) all figures with their machine."""
-    operators = operators or DEFAULT_OPERATORS
-    for name, value in (("length", min(lengths)), ("heads", heads), ("width", width),
-                        ("batch", batch), ("rounds", rounds), ("threads", threads)):  # fmt: skip
-        if value < 1:
-            raise ValueError(f"{name} is {value}; expected at least 1")
+def _check(operators: Sequence[str], lengths: Sequence[int], **counts: int) -> None:
+    """Refuse what cannot be measured before anything is."""
+    for name, value in {"length": min(lengths), **counts}.items():
+        check_count(name, value)
     for text in operators:
-        if text != MATERIALISED:
-            parse_operator(text)
-    torch.set_num_threads(threads)
-    sizes = {"heads": heads, "width": width, "batch": batch, "dtype": "float32"}
-    figures: dict[str, Any] = {
-        "command": shlex.join(["chacal", *sys.argv[1:]]),
-        **sizes,
-        "machine": machine(threads),
-        "rows": [],
-        "memory": [],
-    }
-    modes = {"forward": [False], "both": [True], "all": [False, True], "none": []}[mode]
-    table = BenchTable(
-        f"h={heads}, d={width}, batch {batch}, float32, {threads} thread(s); time over "
-        f"scaled_dot_product_attention's, medians of interleaved rounds",
-        ("n", "pass", "operator", "ms", "x sdpa", "us/token"),
-    )
-    for backward in modes:
-        rows = measure(
-            operators, lengths, heads=heads, width=width, batch=batch, backward=backward,
-            rounds=rounds, baseline=baseline,
-            report=lambda row: table.add(
-                _cells(row), f"n={row.n} {row.operator}: {row.seconds:.3f} s"
-            ),
-        )  # fmt: skip
-        figures["rows"] += [dataclasses.asdict(row) for row in rows]
-    if modes:
-        table.show()
-    if memory:
-        for n in lengths:
-            wanted = [t for t in operators if t != MATERIALISED]
-            peaks = measure_memory(wanted, n, heads=heads, width=width, threads=threads)
-            for text, peak in peaks.items():
-                figures["memory"].append({"operator": text, "n": n, "bytes": peak})
-                table.note(f"{text} at n = {n}: peak {peak / 2**20:,.0f} MiB, both passes")
-    if json_file:
-        write_json(json_file, figures)
-    return figures
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    return (
-        str(row.n),
-        "forward+backward" if row.backward else "forward",
-        row.operator,
-        f"{1e3 * row.seconds:.1f}",
-        "-" if row.ratio is None else f"{row.ratio:.2f}",
-        f"{1e6 * row.per_token:.2f}",
-    )
+        _attend(text)
 
 
 def _call(

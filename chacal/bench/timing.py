@@ -1,22 +1,31 @@
 """The only stopwatch: candidates timed in one process, in turns, and told as ratios.
 
 Absolute times mean little on a shared machine. A candidate and its baseline that run in turns
-meet the same weather, so the ratio of their medians is worth reporting.
+meet the same weather, so the ratio of their medians is worth reporting. It still differs from
+process to process, so a figure to publish is the median over several, with its range.
 """
 
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import platform
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
 
 import torch
+
+from chacal.ops.inputs import check_count
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,27 @@ class Timing:
     def median(self) -> float:
         """The middle of the rounds."""
         return statistics.median(self.seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """A candidate's time over one run or more."""
+
+    operator: str
+    seconds: float
+    """The median over runs of a run's median over rounds."""
+    ratios: tuple[float, ...]
+    """Of each run, time over that of the baseline, timed in turns with it; none without one."""
+    rounds: int
+    """Of each run."""
+
+    @property
+    def ratio(self) -> float | None:
+        """The median over runs."""
+        return statistics.median(self.ratios) if self.ratios else None
+
+
+TimedT = TypeVar("TimedT", bound=Timed)
 
 
 def interleave(
@@ -53,10 +83,46 @@ def interleave(
     return {name: Timing(tuple(s)) for name, s in seconds.items()}
 
 
+def repeat(
+    measure: Callable[..., list[TimedT]],
+    *,
+    runs: int,
+    threads: int,
+    report: Callable[[int, TimedT], None] = lambda run, row: None,
+) -> list[TimedT]:
+    """Rows of several runs made one: medians, with the ratio of each run.
+
+    Args:
+        measure: one run, which calls its `report` with each row. Pickled, if there are more.
+        runs: how many. Of more than one each has a process of its own; one is made in this.
+        threads: CPU threads.
+        report: called with a run's number, from 1, and each row as soon as it is known here.
+
+    Returns:
+        a row for each of a run's.
+    """
+    check_count("runs", runs)
+    check_count("threads", threads)
+    if runs == 1:
+        return _measure(partial(measure, report=partial(report, 1)), threads)
+    made = []
+    for run in range(1, runs + 1):
+        made.append(_alone(measure, threads))
+        for row in made[-1]:
+            report(run, row)
+    return [over_runs(rows) for rows in zip(*made, strict=True)]
+
+
+def over_runs(rows: Sequence[TimedT]) -> TimedT:
+    """One row for what several runs say of the same candidate."""
+    seconds = statistics.median(row.seconds for row in rows)
+    return replace(rows[0], seconds=seconds, ratios=tuple(x for row in rows for x in row.ratios))
+
+
 def machine(threads: int) -> dict[str, str | int]:
     """What a figure was measured on, without naming the machine."""
     return {
-        "cpu": _cpu_name(),
+        "cpu": processor(),
         "threads": threads,
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -99,12 +165,39 @@ def peak_memory(code: str, threads: int = 1) -> tuple[int, int]:
     return before, after
 
 
-def _cpu_name() -> str:
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Its name, which may say little, with what tells it from others of that name."""
     try:
-        with open("/proc/cpuinfo") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
+        text = cpuinfo.read_text()
     except OSError:
-        pass
-    return platform.processor() or platform.machine()
+        return platform.processor() or platform.machine()
+    first = text.split("\n\n")[0]
+    said = {
+        name.strip(): value.strip()
+        for name, _, value in (line.partition(":") for line in first.splitlines())
+    }
+    name = said.get("model name") or platform.processor() or platform.machine()
+    which = [f"{word.split()[-1]} {said[word]}" for word in ("cpu family", "model") if word in said]
+    flags = said.get("flags", "").split()
+    widest = [told for flag, told in (("avx512f", "AVX-512"), ("avx2", "AVX2")) if flag in flags]
+    units = widest[:1] + (["AMX"] if "amx_bf16" in flags else [])
+    details = "; ".join(", ".join(part) for part in (which, units) if part)
+    return f"{name} ({details})" if details else name
+
+
+def _measure(measure: Callable[[], list[TimedT]], threads: int) -> list[TimedT]:
+    torch.set_num_threads(threads)
+    return measure()
+
+
+def _alone(measure: Callable[[], list[TimedT]], threads: int) -> list[TimedT]:
+    """One run in a process of its own, which shares no memory with ours."""
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=fresh) as pool:
+        try:
+            return pool.submit(_measure, measure, threads).result()
+        except BrokenProcessPool:
+            raise ValueError(
+                "a run's process was killed before its end; perhaps it lacks memory: expected "
+                "fewer heads, shorter lengths or a smaller batch"
+            ) from None

@@ -1,4 +1,4 @@
-"""The command: parse and call; no logic."""
+"""Every command is declared here: parse and call. What it prints is in the file of its name."""
 
 from __future__ import annotations
 
@@ -101,6 +101,8 @@ def bench() -> None:
 @click.option("--width", default=64, show_default=True, help="Width of a head.")
 @click.option("--batch", default=1, show_default=True, help="Sequences.")
 @click.option("--rounds", default=7, show_default=True, help="Timed calls of each; medians count.")
+@click.option("--runs", default=1, show_default=True, help="Measure so often, each time in a "
+              "fresh process; medians count, and the range is told.")  # fmt: skip
 @click.option("--threads", default=1, show_default=True, help="CPU threads.")
 @click.option("--mode", type=click.Choice(["forward", "both", "all", "none"]), default="all",
               show_default=True, help="Forward; forward and backward together; the one, then the "
@@ -109,14 +111,14 @@ def bench() -> None:
               help="Whether SDPA is timed too.")  # fmt: skip
 @click.option("--memory", is_flag=True, help="Also peak memory, each in a fresh process.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
-def bench_ops(operators: tuple[str, ...], json_file: Path | None, **options: Any) -> None:
+def bench_ops(operators: tuple[str, ...], **options: Any) -> None:
     """Time OPERATORS (exact ChaCAL, Block-ChaCAL and the rest, unless named).
 
     "formed" stands for exact ChaCAL that forms A and solves.
     """
-    from chacal.bench.ops import run_bench
+    from chacal.commands.bench import bench_operators
 
-    run_bench(operators, json_file=json_file, **options)
+    bench_operators(operators, **options)
 
 
 @bench.command("decode")
@@ -127,16 +129,18 @@ def bench_ops(operators: tuple[str, ...], json_file: Path | None, **options: Any
 @click.option("--width", default=64, show_default=True, help="Width of a head.")
 @click.option("--batch", default=1, show_default=True, help="Sequences.")
 @click.option("--rounds", default=9, show_default=True, help="Timed calls of each; medians count.")
+@click.option("--runs", default=1, show_default=True, help="Measure so often, each time in a "
+              "fresh process; medians count, and the range is told.")  # fmt: skip
 @click.option("--threads", default=1, show_default=True, help="CPU threads.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
-def bench_decode(operators: tuple[str, ...], json_file: Path | None, **options: Any) -> None:
+def bench_decode(operators: tuple[str, ...], **options: Any) -> None:
     """Time one token of cached decoding with OPERATORS (one of each kind, unless named).
 
     "stock" stands for ordinary attention with a cache that is copied for every token.
     """
-    from chacal.bench.decode import run_bench
+    from chacal.commands.bench import bench_decoding
 
-    run_bench(operators, json_file=json_file, **options)
+    bench_decoding(operators, **options)
 
 
 @cli.command("eval")
@@ -206,9 +210,9 @@ def inspect(run: Path, **options: Any) -> None:
 @click.option("--seed", default=0, show_default=True, help="Of weights and examples.")
 def demo(out: Path, seed: int) -> None:
     """Watch one layer learn to follow chains of 15 hops, and ordinary attention fail to."""
-    from chacal.experiments.demo import run_demo
+    from chacal.commands.demo import show_demo
 
-    run_demo(out, seed)
+    show_demo(out, seed)
 
 
 @cli.command("reproduce")
@@ -279,7 +283,7 @@ def main() -> None:
         print(f"chacal: {error.format_message()}{hint}", file=sys.stderr)
         sys.exit(2)
     except (Interrupted, KeyboardInterrupt, click.Abort) as error:
-        print(f"chacal: {error or 'interrupted'}", file=sys.stderr)
+        print(f"chacal: {str(error) or 'interrupted'}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(1)

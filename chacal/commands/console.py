@@ -52,9 +52,7 @@ def print_metrics(result: dict[str, Any]) -> None:
 
 def metric_table(metrics: dict[str, float]) -> Table:
     """Name and figure; shares as percentages."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("metric")
-    table.add_column("value", justify="right")
+    table = plain_table(["metric", "value"])
     for name, value in metrics.items():
         table.add_row(name, figure(name, value))
     return table
@@ -67,26 +65,16 @@ def figure(name: str, value: float) -> str:
     return f"{value:.4f}"
 
 
-class BenchTable:
-    """Times as they come in, one row per operator and length."""
+def progress(text: str) -> None:
+    """What a person at a terminal may want to see meanwhile."""
+    out = Console(stderr=True, highlight=False, markup=False)
+    if out.is_terminal:
+        out.print(text, style="dim")
 
-    def __init__(self, title: str, columns: Sequence[str]) -> None:
-        self._out = console()
-        self._progress = Console(stderr=True, highlight=False, markup=False)
-        self._table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-        for column in columns:
-            self._table.add_column(column, justify="left" if column == "operator" else "right")
 
-    def add(self, cells: Sequence[str], progress: str) -> None:
-        """One more measured row, and what to say of it meanwhile."""
-        if self._progress.is_terminal:
-            self._progress.print(progress, style="dim")
-        self._table.add_row(*cells)
-
-    def show(self) -> None:
-        """Print the table."""
-        self._out.print(self._table)
-
-    def note(self, text: str) -> None:
-        """A line below it."""
-        self._out.print(text)
+def plain_table(columns: Sequence[str], title: str | None = None, names: int = 0) -> Table:
+    """Figures to the right of their columns, names (column number `names`) to the left."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == names else "right")
+    return table

@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
-from chacal.commands.console import console
+from chacal.commands.console import console, plain_table
 from chacal.experiments.look import look_at_run
 from chacal.report import pictures
 
@@ -53,7 +51,7 @@ def _print(
         ("inside a sliding window", "window", "windows"),
         ("on the largest keys of each row", "keys", "top"),
     ):
-        table = _table(title, first, [curve.name for curve in curves])
+        table = plain_table([first, *(curve.name for curve in curves)], title)
         shares = [getattr(curve, kind) for curve in curves]
         for name in shares[0]:
             table.add_row(name, *(f"{100 * share[name]:.1f}" for share in shares))
@@ -67,7 +65,7 @@ def _print(
         ("top", "3"),
     ]
     named = {"blocks": "block", "windows": "window", "top": "top"}
-    table = _table("by head", "", [f"{named[kind]} {name}" for kind, name in chosen])
+    table = plain_table(["", *(f"{named[kind]} {name}" for kind, name in chosen)], "by head")
     for number, layer in enumerate(heads, 1):
         for head in layer:
             shares = [getattr(head, kind)[name] for kind, name in chosen]
@@ -78,11 +76,3 @@ def _print(
         out.print("NOT CAUSAL: an operator sees later tokens")
     for file in result["files"]:
         out.print(f"written: {file}", soft_wrap=True)
-
-
-def _table(title: str, first: str, columns: list[str]) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column(first)
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table

@@ -1,4 +1,4 @@
-"""`chacal demo`: one layer learns to follow 15 hops, and ordinary attention cannot.
+"""What `chacal demo` shows: one layer learns to follow 15 hops, and ordinary attention cannot.
 
 Four one-layer models, alike but for the operator, learn the paper's Toy task (16 blocks of 8
 tokens, every token a pointer into the block before). Where a chain has more hops than a layer can
@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
-from chacal.commands.console import console
 from chacal.tasks import Chains
 from chacal.training.config import RunConfig, defaults
-from chacal.training.display import clock
 from chacal.training.loop import train
 from chacal.training.runs import Interrupted, RunFolder
 
@@ -29,7 +26,6 @@ OPERATORS = {
 }
 STEPS = 200
 TARGET = 0.9995
-SHOWN = (0, 1, 2, 4, 8, 15)
 
 
 def demo_config(operator: str, seed: int) -> RunConfig:
@@ -45,11 +41,19 @@ def demo_config(operator: str, seed: int) -> RunConfig:
     )  # fmt: skip
 
 
-def run_demo(out: Path, seed: int = 0) -> dict[str, dict[str, Any]]:
-    """Train the four, print the table, draw the picture; the results by operator."""
-    screen = console()
-    task = Chains()
-    screen.print(f"Learning {task.describe()}, one layer each, at most {STEPS} steps.\n")
+@dataclass(frozen=True, kw_only=True)
+class Demo:
+    """What came of it."""
+
+    results: dict[str, dict[str, Any]]
+    """By operator, what result.json holds."""
+    seconds: float
+    picture: Path | None
+    """None without matplotlib."""
+
+
+def run_demo(out: Path, seed: int = 0) -> Demo:
+    """Train the four, and draw the picture if it can be drawn."""
     begun = time.monotonic()
     results = {}
     for operator, meaning in OPERATORS.items():
@@ -60,20 +64,8 @@ def run_demo(out: Path, seed: int = 0) -> dict[str, dict[str, Any]]:
             )  # fmt: skip
         except Interrupted:  # a run can be resumed; four that take a minute are made again
             raise Interrupted("the demo is stopped; the same command starts it again") from None
-    screen.print(demo_table(results))
-    screen.print(f"\nAll of it in {clock(time.monotonic() - begun)}.", end=" ")
-    picture = _draw(results, out / "demo.png")
-    screen.print(
-        f"The picture: {picture}" if picture else "For a picture: pip install 'chacal[plot]'"
-    )
-    screen.print(
-        "\nWhat to try next:\n"
-        '  chacal track "The camera is in Box F. Move the contents of Box F to Box B."\n'
-        f"  chacal inspect {out / 'chacal'}          what its attention looks like\n"
-        "  chacal train boxes --help              a task in English\n"
-        "  chacal bench ops                       what an operator costs"
-    )
-    return results
+    seconds = time.monotonic() - begun
+    return Demo(results=results, seconds=seconds, picture=_draw(results, out / "demo.png"))
 
 
 def _is_demo(path: Path, operator: str) -> bool:
@@ -82,23 +74,6 @@ def _is_demo(path: Path, operator: str) -> bool:
         return False
     there = RunFolder(path).config()
     return there == demo_config(operator, there.train.seed)
-
-
-def demo_table(results: dict[str, dict[str, Any]]) -> Table:
-    """Accuracy by number of hops, and what it took."""
-    table = Table(title="Accuracy by hops", title_justify="left", box=None, pad_edge=False)
-    for column in ("one layer of", *(f"{d} hops" for d in SHOWN), "all", "steps", "time"):
-        table.add_column(column, justify="left" if column == "one layer of" else "right")
-    for operator, result in results.items():
-        test = result["test"]
-        table.add_row(
-            OPERATORS[operator],
-            *(f"{100 * test[f'accuracy/depth={d:02d}']:.1f} %" for d in SHOWN),
-            f"{100 * test['accuracy']:.2f} %",
-            str(result["steps"]),
-            clock(result["seconds"]),
-        )
-    return table
 
 
 def _draw(results: dict[str, dict[str, Any]], path: Path) -> Path | None:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from chacal.tasks.base import IGNORE
+from chacal.training.bfloat16 import ensure_bfloat16
 from chacal.training.checkpoint import load_checkpoint, load_weights, save_checkpoint
 from chacal.training.config import RunConfig, TrainConfig
 from chacal.training.display import Display
@@ -61,6 +62,8 @@ def train(
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     with start(config.train.device, config.train.fsdp) as group:
+        if config.train.bf16 and group.device.type == "cpu":
+            ensure_bfloat16(quiet=not group.first)
         run = _open_folder(config, out, resume, force, group)
         if resume and (run.path / "result.json").exists():
             return run.read("result.json") if group.first else {}

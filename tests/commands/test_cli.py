@@ -86,6 +86,8 @@ def one_line(done, *words):
         (["inspect", "no-such-run"], ["no-such-run"]),
         (["bench", "ops", "chacl"], ["chacl"]),
         (["bench", "ops", "--heads", "0"], ["heads is 0"]),
+        (["bench", "ops", "--runs", "0"], ["runs is 0"]),
+        (["bench", "decode", "--threads", "0"], ["threads is 0"]),
         (["track", "--file", "no-such-file"], ["no-such-file"]),
         (["reproduce", "tab:boxs"], ["tab:boxs", "tab:boxes"]),
         (["reproduce", "tab:boxes", "--scale", "huge"], ["huge", "smoke"]),
@@ -180,6 +182,22 @@ def test_bench_prints_a_table_and_writes_json(tmp_path):
     assert all(r["seconds"] > 0 and r["n"] == 65 for r in rows)
     assert "x sdpa" in done.stdout
     assert done.stdout.count("formed") == 2
+
+
+def test_bench_over_runs_tells_the_median_and_the_range(tmp_path):
+    out = tmp_path / "bench.json"
+    done = chacal("bench", "ops", "chacal", "-n", 33, "--heads", 1, "--width", 8, "--rounds", 3,
+                  "--runs", 2, "--mode", "forward", "--json", out)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(out.read_text())
+    assert figures["runs"] == 2
+    baseline, row = figures["rows"]
+    assert baseline["ratios"] == [1.0, 1.0]
+    low, high = sorted(row["ratios"])
+    assert row["ratio"] == pytest.approx((low + high) / 2)
+    assert f"{row['ratio']:.2f}  {low:.2f} to {high:.2f}" in done.stdout
+    assert "medians of 3 interleaved rounds; 2 runs" in done.stdout
+    assert f"1 thread(s) of {figures['machine']['cpu']}" in done.stdout
 
 
 def test_bench_decode_prints_a_table_and_writes_json(tmp_path):
@@ -358,3 +376,14 @@ def test_a_stopped_demo_advises_what_it_has(tmp_path):
     assert done.returncode == 130
     assert "the same command starts it again" in done.stderr
     assert "--resume" not in done.stderr
+
+
+def test_an_interrupted_command_says_so():
+    def stop():
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=stop, daemon=True).start()
+    done = chacal("bench", "ops", "chacal", "-n", 256, "--heads", 1, "--rounds", 10**6)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.strip() == "chacal: interrupted"  # on a line after the terminal's ^C

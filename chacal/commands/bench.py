@@ -1,0 +1,157 @@
+"""`chacal bench`: what an operator costs, as a table and, if wanted, as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from chacal.bench import decode, ops
+from chacal.bench.timing import Timed, machine, processor, repeat
+from chacal.commands.console import console, plain_table, progress, write_json
+
+PASSES = {"forward": (False,), "both": (True,), "all": (False, True), "none": ()}
+"""Whether the backward pass is part of it, for each --mode."""
+
+
+def bench_operators(
+    operators: Sequence[str],
+    *,
+    lengths: Sequence[int],
+    heads: int,
+    width: int,
+    batch: int,
+    rounds: int,
+    runs: int,
+    threads: int,
+    mode: str,
+    memory: bool,
+    baseline: bool,
+    json_file: Path | None,
+) -> None:
+    """Time whole sequences; print a table, and write all figures with the machine."""
+    operators = operators or ops.DEFAULT_OPERATORS
+    rows: list[ops.Row] = []
+    for backward in PASSES[mode]:
+        one_run = partial(
+            ops.measure, operators, lengths, heads=heads, width=width, batch=batch,
+            backward=backward, rounds=rounds, baseline=baseline,
+        )  # fmt: skip
+        rows += repeat(
+            one_run, runs=runs, threads=threads,
+            report=lambda run, row: progress(
+                f"run {run}: n={row.n} {row.operator}: {row.seconds:.3f} s"
+            ),
+        )  # fmt: skip
+    out = console()
+    if rows:
+        out.print(
+            f"h={heads}, d={width}, batch {batch}, float32, {threads} thread(s) of {processor()}\n"
+            f"x sdpa: time over scaled_dot_product_attention's; {_medians(runs, rounds)}"
+        )
+        columns = ("n", "pass", "operator", "ms", *_ratio_columns(runs), "us/token")
+        table = plain_table(columns, names=2)
+        for row in rows:
+            table.add_row(
+                str(row.n),
+                "forward+backward" if row.backward else "forward",
+                row.operator,
+                f"{1e3 * row.seconds:.1f}",
+                *_ratio_cells(row, runs),
+                f"{1e6 * row.per_token:.2f}",
+            )
+        out.print(table)
+    peaks = []
+    for n in lengths if memory else ():
+        wanted = [text for text in operators if text != ops.MATERIALISED]
+        measured = ops.measure_memory(wanted, n, heads=heads, width=width, threads=threads)
+        for text, peak in measured.items():
+            peaks.append({"operator": text, "n": n, "bytes": peak})
+            out.print(f"{text} at n = {n}: peak {peak / 2**20:,.0f} MiB, both passes")
+    if json_file:
+        figures = {
+            **_origin(threads, runs),
+            "heads": heads, "width": width, "batch": batch, "dtype": "float32",
+            "rows": [{**_figures(row), "per_token": row.per_token} for row in rows],
+            "memory": peaks,
+        }  # fmt: skip
+        write_json(json_file, figures)
+
+
+def bench_decoding(
+    operators: Sequence[str],
+    *,
+    contexts: Sequence[int],
+    heads: int,
+    width: int,
+    batch: int,
+    rounds: int,
+    runs: int,
+    threads: int,
+    json_file: Path | None,
+) -> None:
+    """Time one token after a context; print a table, and write all figures with the machine."""
+    one_run = partial(
+        decode.measure, operators or decode.DEFAULT_OPERATORS, contexts, heads=heads, width=width,
+        batch=batch, rounds=rounds,
+    )  # fmt: skip
+    rows = repeat(
+        one_run, runs=runs, threads=threads,
+        report=lambda run, row: progress(
+            f"run {run}: context {row.context} {row.operator}: {1e3 * row.seconds:.2f} ms"
+        ),
+    )  # fmt: skip
+    out = console()
+    out.print(
+        f"one token, h={heads}, d={width}, batch {batch}, float32, {threads} thread(s) of "
+        f"{processor()}\n"
+        f"x sdpa: time over SDPA's with the same cache machinery; {_medians(runs, rounds)}"
+    )
+    columns = ("context", "operator", "ms", *_ratio_columns(runs), "cache MiB")
+    table = plain_table(columns, names=1)
+    for row in rows:
+        table.add_row(
+            str(row.context),
+            row.operator,
+            f"{1e3 * row.seconds:.2f}",
+            *_ratio_cells(row, runs),
+            f"{row.kept / 2**20:.2f}",
+        )
+    out.print(table)
+    if json_file:
+        figures = {
+            **_origin(threads, runs),
+            "heads": heads, "width": width, "batch": batch, "dtype": "float32",
+            "tokens": decode.TOKENS, "rows": [_figures(row) for row in rows],
+        }  # fmt: skip
+        write_json(json_file, figures)
+
+
+def _origin(threads: int, runs: int) -> dict[str, Any]:
+    """What figures came from."""
+    command = shlex.join(["chacal", *sys.argv[1:]])
+    return {"command": command, "machine": machine(threads), "runs": runs}
+
+
+def _figures(row: Timed) -> dict[str, Any]:
+    return {**dataclasses.asdict(row), "ratio": row.ratio}
+
+
+def _medians(runs: int, rounds: int) -> str:
+    once = f"medians of {rounds} interleaved rounds"
+    return once if runs == 1 else f"{once}; {runs} runs, median and range"
+
+
+def _ratio_columns(runs: int) -> tuple[str, ...]:
+    return ("x sdpa",) if runs == 1 else ("x sdpa", "range")
+
+
+def _ratio_cells(row: Timed, runs: int) -> tuple[str, ...]:
+    if row.ratio is None:
+        return ("-",) * len(_ratio_columns(runs))
+    cells = (f"{row.ratio:.2f}", f"{min(row.ratios):.2f} to {max(row.ratios):.2f}")
+    return cells[: len(_ratio_columns(runs))]

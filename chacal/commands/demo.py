@@ -1,0 +1,52 @@
+"""`chacal demo`: its table, and where to go from there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from chacal.commands.console import console, plain_table
+from chacal.experiments.demo import OPERATORS, STEPS, run_demo
+from chacal.tasks import Chains
+from chacal.training.display import clock
+
+SHOWN = (0, 1, 2, 4, 8, 15)
+
+
+def show_demo(out: Path, seed: int) -> None:
+    """Train the demo's models, and print what came of it."""
+    screen = console()
+    screen.print(f"Learning {Chains().describe()}, one layer each, at most {STEPS} steps.\n")
+    demo = run_demo(out, seed)
+    screen.print(_table(demo.results))
+    screen.print(f"\nAll of it in {clock(demo.seconds)}.", end=" ")
+    screen.print(
+        f"The picture: {demo.picture}"
+        if demo.picture
+        else "For a picture: pip install 'chacal[plot]'"
+    )
+    screen.print(
+        "\nWhat to try next:\n"
+        '  chacal track "The camera is in Box F. Move the contents of Box F to Box B."\n'
+        f"  chacal inspect {out / 'chacal'}          what its attention looks like\n"
+        "  chacal train boxes --help              a task in English\n"
+        "  chacal bench ops                       what an operator costs"
+    )
+
+
+def _table(results: dict[str, dict[str, Any]]) -> Table:
+    """Accuracy by number of hops, and what it took."""
+    columns = ("one layer of", *(f"{d} hops" for d in SHOWN), "all", "steps", "time")
+    table = plain_table(columns, "Accuracy by hops")
+    for operator, result in results.items():
+        test = result["test"]
+        table.add_row(
+            OPERATORS[operator],
+            *(f"{100 * test[f'accuracy/depth={d:02d}']:.1f} %" for d in SHOWN),
+            f"{100 * test['accuracy']:.2f} %",
+            str(result["steps"]),
+            clock(result["seconds"]),
+        )
+    return table

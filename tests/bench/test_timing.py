@@ -1,0 +1,82 @@
+"""Runs in processes of their own, medians over them, and what a processor is called."""
+
+import os
+import signal
+
+import pytest
+
+from chacal.bench.timing import Timed, over_runs, processor, repeat
+
+EPYC = """processor\t: 0
+vendor_id\t: AuthenticAMD
+cpu family\t: 25
+model\t\t: 17
+model name\t: AMD EPYC
+flags\t\t: fpu avx avx2 avx512f avx512_bf16
+power management:
+
+processor\t: 1
+model name\t: of no interest
+"""
+
+
+def row(seconds=1.0, ratios=(), operator="chacal"):
+    return Timed(operator=operator, seconds=seconds, ratios=ratios, rounds=3)
+
+
+def measure(report=lambda row: None):
+    """Tells which process it was made in."""
+    rows = [row(ratios=(float(os.getpid()),)), row(operator="sdpa", ratios=(1.0,))]
+    for made in rows:
+        report(made)
+    return rows
+
+
+def killed(report=lambda row: None):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_one_run_is_made_here_and_tells_rows_as_they_come():
+    told = []
+    rows = repeat(measure, runs=1, threads=1, report=lambda run, row: told.append((run, row)))
+    assert rows[0].ratios == (os.getpid(),)
+    assert told == [(1, made) for made in rows]
+
+
+def test_each_of_several_runs_has_a_process_of_its_own():
+    told = []
+    rows = repeat(measure, runs=3, threads=1, report=lambda run, row: told.append(run))
+    assert [made.operator for made in rows] == ["chacal", "sdpa"]
+    assert len({os.getpid(), *rows[0].ratios}) == 4
+    assert rows[1].ratios == (1.0, 1.0, 1.0)
+    assert told == [1, 1, 2, 2, 3, 3]
+
+
+def test_a_run_that_is_killed_is_told():
+    with pytest.raises(ValueError, match="process was killed"):
+        repeat(killed, runs=2, threads=1)
+
+
+def test_medians_over_runs_and_the_ratio_of_each():
+    made = over_runs([row(5.0, (1.5,)), row(1.0, (0.9,)), row(2.0, (1.2,))])
+    assert (made.seconds, made.ratio, made.ratios) == (2.0, 1.2, (1.5, 0.9, 1.2))
+    assert over_runs([row(1.0), row(3.0)]).ratio is None  # no baseline
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (EPYC, "AMD EPYC (family 25, model 17; AVX-512)"),
+        (EPYC.replace("avx512f avx512_bf16", "amx_bf16"),
+         "AMD EPYC (family 25, model 17; AVX2, AMX)"),
+        ("model name\t: Kirin\nflags\t: fpu\n", "Kirin"),
+    ],
+)  # fmt: skip
+def test_a_processor_is_told_from_others_of_its_name(tmp_path, text, name):
+    file = tmp_path / "cpuinfo"
+    file.write_text(text)
+    assert processor(file) == name
+
+
+def test_a_processor_has_a_name_without_proc(tmp_path):
+    assert processor(tmp_path / "none")
