@@ -17,13 +17,14 @@ MAY_IMPORT = {
     "decoding": {"ops"},
     "operators": {"ops", "decoding"},
     "nn": {"ops", "decoding", "operators"},
-    "hf": {"ops", "decoding", "operators", "nn"},
-    "tasks": {"_plain"},
+    "hf": {"ops", "decoding", "operators", "nn", "_extras"},
+    "tasks": {"_plain", "_extras"},
     "bench": {"ops", "operators", "decoding", "commands"},
-    "report": {"_plain"},
+    "report": {"_plain", "_extras"},
     "training": {"ops", "operators", "nn", "hf", "tasks", "bench", "_version", "_plain"},
     "experiments": {
         "ops", "operators", "nn", "tasks", "training", "bench", "report", "commands", "_plain",
+        "_extras",
     },
     "commands": {
         "operators", "nn", "tasks", "training", "bench", "experiments", "report", "_version",
@@ -32,6 +33,7 @@ MAY_IMPORT = {
     "__main__": {"commands"},
     "_version": set(),
     "_plain": set(),
+    "_extras": set(),
 }  # fmt: skip
 
 LAZY = [

@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.table import Table
 
+from chacal._extras import install
 from chacal.commands.console import console
 from chacal.tasks import Chains
 from chacal.training.config import RunConfig, defaults
@@ -63,9 +64,7 @@ def run_demo(out: Path, seed: int = 0) -> dict[str, dict[str, Any]]:
     screen.print(demo_table(results))
     screen.print(f"\nAll of it in {clock(time.monotonic() - begun)}.", end=" ")
     picture = _draw(results, out / "demo.png")
-    screen.print(
-        f"The picture: {picture}" if picture else "For a picture: pip install 'chacal[plot]'"
-    )
+    screen.print(f"The picture: {picture}" if picture else f"For a picture, {install('plot')}.")
     screen.print(
         "\nWhat to try next:\n"
         '  chacal track "The camera is in Box F. Move the contents of Box F to Box B."\n'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from chacal._extras import install
 from chacal.report.aggregate import read_results
 from chacal.report.curves import has_matplotlib
 from chacal.report.markdown import markdown
@@ -34,7 +35,7 @@ def write_report(results: Path, out: Path | None = None) -> list[str]:
     for name, text in files.items():
         (to / name).write_text(text, encoding="utf-8")
     if not has_matplotlib():
-        notes.append("no plots: they need matplotlib (pip install 'chacal[plot]')")
+        notes.append(f"no plots, for want of matplotlib: {install('plot')}")
     return [*notes, *(f"written: {to / name}" for name in files)]
 
 
