@@ -8,7 +8,7 @@ from chacal.report.sections import LEAD, Section, layers, sections_of, some
 
 
 def markdown(everything: list[Results], log: str) -> str:
-    """All tables; `log` is the path of docs/log.md from the file, or "" where there is none."""
+    """All tables; `log` is the path of docs/findings.md from the file, or "" without one."""
     parts = ["# The paper's tables, run again", "", LEAD, ""]
     parts += ["The plots and attention maps are in `report.html` beside this file.", ""]
     for results in everything:

@@ -74,7 +74,7 @@ summary { cursor: pointer; margin: .6rem 0; }
 
 
 def page(everything: list[Results], notes: list[str], log: str) -> str:
-    """All tables; `log` is the path of docs/log.md from the page, or "" where there is none."""
+    """All tables; `log` is the path of docs/findings.md from the page, or "" without one."""
     lead = escape(LEAD).replace("`chacal reproduce`", "<code>chacal reproduce</code>")
     parts = [
         "<!doctype html>",

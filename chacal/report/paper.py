@@ -20,7 +20,7 @@ class PaperTable:
         title: what it is about.
         caption: what the paper says of seeds and spread; empty where the table is ours.
         rows: row -> metric -> the printed figure.
-        log: the heading of docs/log.md that discusses it, as a link's anchor.
+        log: the heading of docs/findings.md that discusses it, as a link's anchor.
         why: why a figure of ours may differ, one sentence; by the start of a row's name, "" for
             all others.
         why_below: the same, for what explains a figure below the paper's and none above it.

@@ -33,7 +33,7 @@ class Section:
         lines: the table.
         facts: what was run, on what, by which command; (word, text) pairs.
         differences: sentence -> rows that it explains.
-        log: anchor of docs/log.md.
+        log: anchor of docs/findings.md.
         problems: why -> lines that are missing or failed.
         findings: sentences that the figures say.
         more: what it shows -> further lines of the same rows.

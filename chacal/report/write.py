@@ -40,9 +40,9 @@ def write_report(results: Path, out: Path | None = None) -> list[str]:
 
 
 def _log_from(folder: Path) -> str:
-    """The path of docs/log.md from a folder in the repository; "" where there is none above."""
+    """The path of docs/findings.md from a folder in the repository; "" if none is above."""
     here = folder.resolve()
     for above in (here, *here.parents):
-        if (above / "docs" / "log.md").is_file() and (above / "chacal").is_dir():
-            return Path(os.path.relpath(above / "docs" / "log.md", here)).as_posix()
+        if (above / "docs" / "findings.md").is_file() and (above / "chacal").is_dir():
+            return Path(os.path.relpath(above / "docs" / "findings.md", here)).as_posix()
     return ""

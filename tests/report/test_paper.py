@@ -7,7 +7,7 @@ import pytest
 
 from chacal.report.paper import TABLES, figures
 
-LOG = Path(__file__).parents[2] / "docs" / "log.md"
+LOG = Path(__file__).parents[2] / "docs" / "findings.md"
 
 
 @pytest.mark.parametrize(

@@ -188,16 +188,16 @@ def test_smoke_is_marked_and_not_compared(results):
 def test_the_log_is_linked_from_inside_a_repository(tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "chacal").mkdir()
-    (tmp_path / "docs" / "log.md").write_text("# Log\n")
+    (tmp_path / "docs" / "findings.md").write_text("# Log\n")
     folder = tmp_path / "results" / "cpu"
     (folder / "tables").mkdir(parents=True)
     (folder / "scale.json").write_text('{"scale": "cpu"}')
     (folder / "tables" / "tab-boxes.json").write_text(json.dumps(table()))
     write_report(tmp_path / "results")
     page = (tmp_path / "results" / "report.html").read_text()
-    assert 'href="../docs/log.md#tabboxes"' in page
-    assert 'href="../docs/log.md#figleak"' in page
-    assert "../docs/log.md#tabboxes" in (tmp_path / "results" / "report.md").read_text()
+    assert 'href="../docs/findings.md#tabboxes"' in page
+    assert 'href="../docs/findings.md#figleak"' in page
+    assert "../docs/findings.md#tabboxes" in (tmp_path / "results" / "report.md").read_text()
 
 
 def test_a_second_report_is_the_same_byte_for_byte(results, tmp_path):
