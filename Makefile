@@ -19,10 +19,10 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 $(TOOLS): $(READY)
-	$(PIP) -e '.[docs]'
+	$(PIP) -e '.[docs,release]'
 	@touch $@
 
-.PHONY: help setup demo test docs format clean
+.PHONY: help setup demo test test-slow docs dist format clean
 help: ## list the targets
 	@awk -F ': .*## ' '/^[a-z-]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -37,8 +37,16 @@ test: $(READY) ## format, lint, types and tests
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
+test-slow: $(TOOLS) ## the site, the packages, and the wheel in a clean environment
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/slow
+
 docs: $(TOOLS) ## the documentation site, in build/site
 	$(BIN)/mkdocs build --strict --quiet
+
+dist: $(TOOLS) ## wheel and sdist, in dist/
+	rm -rf dist build/lib build/bdist.*
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
 
 format: $(READY) ## rewrite the code in the house format
 	$(BIN)/ruff format chacal tests docs

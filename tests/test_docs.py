@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
+import chacal
 from chacal.commands.cli import cli
 
 ROOT = Path(__file__).parent.parent
@@ -95,6 +96,15 @@ def test_examples_that_are_not_run_say_why_or_where():
     for note in notes:
         for path in re.findall(r"tests/[\w/]+\.py", note):
             assert (ROOT / path).exists()
+
+
+def test_operators_in_the_guide_are_read():
+    text = (ROOT / "docs" / "operators.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", text.partition("## Text form")[2], re.MULTILINE)
+    texts = [operator for row in rows for operator in re.findall(r"`([^`]+)`", row)]
+    assert len(texts) > 15
+    for operator in texts:
+        chacal.parse_operator(operator)
 
 
 @pytest.mark.parametrize(
