@@ -4,18 +4,27 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TOOLS := $(VENV)/.tools
 # threads that spin while they wait stall each other on busy cores
 export OMP_WAIT_POLICY ?= passive
 export KMP_BLOCKTIME ?= 0
+# an announcement of the theme's makers, not a warning of ours
+export NO_MKDOCS_2_WARNING := 1
+
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -e '.[dev]'
 	@touch $@
 
-.PHONY: help setup demo test format clean
+$(TOOLS): $(READY)
+	$(PIP) -e '.[docs,release]'
+	@touch $@
+
+.PHONY: help setup demo test test-slow docs dist format clean
 help: ## list the targets
-	@awk -F ': .*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ': .*## ' '/^[a-z-]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## the virtual environment, with everything installed
 
@@ -23,14 +32,25 @@ demo: $(READY) ## watch one layer learn chains of 15 hops, and ordinary attentio
 	$(BIN)/chacal demo
 
 test: $(READY) ## format, lint, types and tests
-	$(BIN)/ruff format --check chacal tests
-	$(BIN)/ruff check chacal tests
+	$(BIN)/ruff format --check chacal tests docs
+	$(BIN)/ruff check chacal tests docs
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
+test-slow: $(TOOLS) ## the site, the packages, and the wheel in a clean environment
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/slow
+
+docs: $(TOOLS) ## the documentation site, in build/site
+	$(BIN)/mkdocs build --strict --quiet
+
+dist: $(TOOLS) ## wheel and sdist, in dist/
+	rm -rf dist build/lib build/bdist.*
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+
 format: $(READY) ## rewrite the code in the house format
-	$(BIN)/ruff format chacal tests
-	$(BIN)/ruff check --fix chacal tests
+	$(BIN)/ruff format chacal tests docs
+	$(BIN)/ruff check --fix chacal tests docs
 
 clean: ## remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info

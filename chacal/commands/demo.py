@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from chacal._extras import install
 from chacal.commands.console import console, plain_table
 from chacal.experiments.demo import OPERATORS, STEPS, run_demo
 from chacal.tasks import Chains
@@ -23,9 +24,7 @@ def show_demo(out: Path, seed: int) -> None:
     screen.print(_table(demo.results))
     screen.print(f"\nAll of it in {clock(demo.seconds)}.", end=" ")
     screen.print(
-        f"The picture: {demo.picture}"
-        if demo.picture
-        else "For a picture: pip install 'chacal[plot]'"
+        f"The picture: {demo.picture}" if demo.picture else f"For a picture, {install('plot')}."
     )
     screen.print(
         "\nWhat to try next:\n"

@@ -3,7 +3,7 @@
     >>> model = chacal.hf.patch(AutoModelForCausalLM.from_pretrained("gpt2"), "chacal", layers=[1])
 
 Importing this registers the classes that load what a patched model saved. It needs the extra
-`chacal[hf]`; nothing else in chacal imports it.
+`hf`; nothing else in chacal imports it.
 """
 
 from chacal.hf._extra import MissingExtra

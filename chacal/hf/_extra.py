@@ -1,11 +1,13 @@
 """Imported first: says what to install where transformers is missing or too old."""
 
+from chacal._extras import install
+
 
 class MissingExtra(ImportError, ValueError):
     """The extra is not installed: bad input to a user, a failed import to an importer."""
 
 
-INSTALL = "pip install 'chacal[hf]' (Python 3.11 or newer)"
+INSTALL = f"{install('hf')}, with Python 3.11 or newer"
 
 try:
     import transformers

@@ -2,7 +2,7 @@
 
 What makes a resolvent layer learn chains is a sharp A: a path of t hops weighs the product of its
 t attention weights. QK-norm with a temperature of about 2 gives every head sharp weights from the
-start and keeps them bounded (docs/log.md).
+start and keeps them bounded (docs/findings.md).
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chacal._extras import install
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -73,7 +75,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401 - only whether it is there
     except ImportError:
-        raise ValueError("chacal inspect needs matplotlib: pip install 'chacal[plot]'") from None
+        raise ValueError(f"chacal inspect needs matplotlib: {install('plot')}") from None
 
 
 def draw_attention(

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from chacal._extras import install
 from chacal.report.curves import has_matplotlib
 from chacal.report.files import read_results
 from chacal.report.markdown import markdown
@@ -39,7 +40,7 @@ def write_report(
     for name, text in files.items():
         (to / name).write_text(text, encoding="utf-8")
     if not has_matplotlib():
-        notes.append("no plots: they need matplotlib (pip install 'chacal[plot]')")
+        notes.append(f"no plots: they need matplotlib; {install('plot')}")
     return [*notes, *(f"written: {to / name}" for name in files)]
 
 

@@ -10,7 +10,7 @@ One token per phrase (`stories.vocabulary`), next-token targets, asked in the an
     targets -       ...  -                   " Box A"  " contains the camera" ". Box B"
 
 A softmax always points somewhere. The start token is where a box that no sentence named can
-point to; without it the task is hardly learned (docs/log.md).
+point to; without it the task is hardly learned (docs/history.md).
 
 Only a move of contents adds a hop to a chain; whatever names the object ends it. So the shares of
 the operations set the depth: where three updates in four move contents, as by default, the deepest

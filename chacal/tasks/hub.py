@@ -12,7 +12,9 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-EXTRA = "pip install 'chacal[data]'"
+from chacal._extras import install
+
+EXTRA = install("data")
 
 
 class HubText(NamedTuple):

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from chacal._extras import install
+
 ROUGE = ("rouge1", "rouge2", "rougeL")
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -61,7 +63,6 @@ def rouge_scorer() -> Any:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError:
         raise ValueError(
-            "ROUGE is computed by the package 'rouge_score', which is missing: "
-            "pip install 'chacal[data]'"
+            f"ROUGE is computed by the package 'rouge_score', which is missing: {install('data')}"
         ) from None
     return RougeScorer(list(ROUGE), use_stemmer=False)

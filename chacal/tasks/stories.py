@@ -96,7 +96,7 @@ def answer_pieces(state: State) -> list[str]:
 
     Each thing is one token; a period and the box after it are one token. A box and what it holds
     belong side by side. A token " contains the" between them would have to fetch the box from the
-    one before it first, and learning that takes longer than all the rest (docs/log.md).
+    one before it first, and learning that takes longer than all the rest (docs/history.md).
     """
     pieces = []
     lead = " Box"

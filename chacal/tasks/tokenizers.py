@@ -10,6 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from chacal._extras import install
+
 HUB = "expected a network, or a local folder in its place"
 
 
@@ -85,8 +87,8 @@ def _from_gguf(path: Path) -> Any:
         from transformers import AutoTokenizer
     except ImportError:
         raise ValueError(
-            f"tokenizer={str(path)!r}: reading a GGUF file needs transformers and gguf "
-            f"(pip install 'chacal[hf]' gguf)"
+            f"tokenizer={str(path)!r}: reading a GGUF file needs transformers and gguf: "
+            f"{install('hf')}, and pip install gguf"
         ) from None
     return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name).backend_tokenizer
 

@@ -171,7 +171,7 @@ class RunConfig:
 
 
 def defaults(task: str) -> tuple[ModelConfig, TrainConfig]:
-    """A model and a training that learn the task of that name on a CPU (docs/log.md)."""
+    """A model and a training that learn the task of that name on a CPU (docs/findings.md)."""
     if task in ("chains", "properties"):
         return ModelConfig(positions="factorised"), TrainConfig(
             steps=300, batch_size=32, eval_every=50, eval_examples=256, test_examples=10_000,

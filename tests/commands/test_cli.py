@@ -334,7 +334,7 @@ def test_reproduce_makes_a_table_and_report_shows_it(tmp_path):
     assert "tab:heads-props" in chacal("reproduce").stdout
     first = chacal("reproduce", "tab:ablation_branches", "--scale", "smoke", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
-    assert "3 of 3 done" in first.stderr
+    assert "5 of 5 done" in first.stderr
     assert "Residual branch only" in first.stdout
     assert "SMOKE" in first.stdout
     again = chacal("reproduce", "tab:ablation_branches", "--scale", "smoke", cwd=tmp_path)

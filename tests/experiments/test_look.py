@@ -236,7 +236,7 @@ def test_inspect_prints_tables_and_writes_into_the_run(run, capsys):
 
 def test_missing_matplotlib_is_said_before_any_work(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ValueError, match=r"needs matplotlib: pip install 'chacal\[plot\]'"):
+    with pytest.raises(ValueError, match=r"needs matplotlib: install the extra 'plot'"):
         inspect_run(run, out=tmp_path / "none")
     assert not (tmp_path / "none").exists()
 

@@ -15,7 +15,9 @@ def test_an_old_transformers_is_named_with_what_is_needed():
         "    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    message = "chacal.hf needs transformers 5.22 or newer, and this is 5.9.1: pip install"
+    message = (
+        "chacal.hf needs transformers 5.22 or newer, and this is 5.9.1: install the extra 'hf'"
+    )
     assert done.stdout.startswith(message)
 
 
@@ -30,5 +32,8 @@ def test_a_missing_extra_is_one_clear_message():
         "        print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    message = "chacal.hf needs transformers 5.22 or newer: pip install 'chacal[hf]' (Python 3.11 or"
-    assert done.stdout.splitlines() == [f"{message} newer)"] * 2
+    message = (
+        "chacal.hf needs transformers 5.22 or newer: install the extra 'hf' (in a clone: "
+        "pip install -e '.[hf]'), with Python 3.11 or newer"
+    )
+    assert done.stdout.splitlines() == [message] * 2

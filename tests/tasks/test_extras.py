@@ -6,7 +6,7 @@ import pytest
 
 from chacal.tasks import Scrolls, hub, language, scrolls_scores, tokenizers
 
-DATA = r"pip install 'chacal\[data\]'"
+DATA = r"install the extra 'data' \(in a clone: pip install -e '.\[data\]'\)"
 
 
 @pytest.fixture
@@ -61,7 +61,9 @@ def test_gguf(without, tmp_path):
     without("gguf")
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     for source in (tmp_path, tmp_path / "model.gguf"):
-        with pytest.raises(ValueError, match=r"needs transformers and gguf \(pip install"):
+        with pytest.raises(
+            ValueError, match=r"gguf: install the extra 'hf' .*, and pip install gguf"
+        ):
             tokenizers.load_tokenizer(str(source))
 
 

@@ -1,4 +1,4 @@
-"""The example of the README runs as it is printed, on a tiny model in the place of the real one."""
+"""The guide's example runs as it is printed, on a tiny model in the place of the real one."""
 
 import logging
 import re
@@ -11,12 +11,12 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 import chacal.hf
 
-README = Path(__file__).parents[2] / "README.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "transformers.md"
 
 
-def test_the_readme_example_runs_as_printed(tmp_path, monkeypatch, capsys):
+def test_the_example_runs_as_printed(tmp_path, monkeypatch, capsys):
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     (example,) = (block for block in blocks if "chacal.hf" in block)
     assert len([line for line in example.splitlines() if line]) == 10
 
@@ -31,7 +31,7 @@ def test_the_readme_example_runs_as_printed(tmp_path, monkeypatch, capsys):
 
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    exec(compile(example, str(README), "exec"), names)
+    exec(compile(example, str(GUIDE), "exec"), names)
     assert capsys.readouterr().out.startswith("The camera is in Box F .")
     model = names["model"]
     assert {i: str(op) for i, op in chacal.hf.operators_of(model).items()} == {
