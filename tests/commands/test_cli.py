@@ -338,7 +338,7 @@ def test_reproduce_makes_a_table_and_report_shows_it(tmp_path):
     assert "Residual branch only" in first.stdout
     assert "SMOKE" in first.stdout
     again = chacal("reproduce", "tab:ablation_branches", "--scale", "smoke", cwd=tmp_path)
-    assert "3 of 3 cells are there already" in again.stderr
+    assert "5 of 5 cells are there already" in again.stderr
     assert again.stdout == first.stdout
     mixed = chacal("reproduce", "tab:boxes", "--out", "results/smoke", cwd=tmp_path)
     one_line(mixed, "'smoke'", "'cpu'", "--out")
