@@ -28,7 +28,19 @@ def cli() -> None:
     """Resolvent attention for entity tracking: operators, tasks, training, benchmarks."""
 
 
-@cli.group()
+class Tasks(click.Group):
+    """A command for each task; an unknown one is answered with those that there are."""
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command:
+        """The command of a task."""
+        found = super().get_command(ctx, name)
+        if found is None:
+            names = ", ".join(self.commands)
+            raise click.UsageError(f"task is {name!r}; expected one of {names}", ctx)
+        return found
+
+
+@cli.group(cls=Tasks)
 def train() -> None:
     """Train a model on a task and write a run folder."""
 

@@ -130,7 +130,8 @@ def run_id(config: RunConfig) -> str:
     """A folder name of a run: readable, and different for any other configuration."""
     operators = "+".join(config.model.operators).replace("/", "_")
     short = operators if len(operators) <= 60 else operators[:57] + "..."
-    return f"{config.task.name}-{short}-seed{config.train.seed}-{digest(config.to_json())}"
+    identity = config.identity()
+    return f"{identity['task']['name']}-{short}-seed{config.train.seed}-{digest(identity)}"
 
 
 def digest(data: Any) -> str:

@@ -11,7 +11,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from chacal.tasks import Boxes, Chains, Manual, Noise, PaddedBoxes, Properties
+from chacal.tasks import Boxes, Chains, Language, Noise, PaddedBoxes, Properties
 from chacal.training.config import ModelConfig, RunConfig, TrainConfig
 
 
@@ -93,7 +93,7 @@ class Scale:
     noise: Noise
     noise_train: TrainConfig
     noise_width: int
-    manual: Manual
+    manual: Language
     manual_train: TrainConfig
     width: int
     heads: int
@@ -177,7 +177,7 @@ SMOKE = Scale(
         checkpoint_every=10,
     ),
     noise_width=16,
-    manual=Manual(window=4096),
+    manual=Language(test="help", window=4096),
     manual_train=TrainConfig(steps=2, batch_size=1, eval_every=2, checkpoint_every=2),
     width=16,
     heads=2,
@@ -212,7 +212,7 @@ CPU = Scale(
         checkpoint_every=200,
     ),
     noise_width=64,
-    manual=Manual(window=256),
+    manual=Language(test="help", window=256),
     manual_train=TrainConfig(
         steps=500, batch_size=16, warmup=50, schedule="cosine", eval_every=250,
         checkpoint_every=250,
@@ -248,7 +248,7 @@ PAPER = Scale(
         test_examples=256, checkpoint_every=1000,
     ),
     noise_width=512,
-    manual=Manual(window=1024),
+    manual=Language(test="help", window=1024),
     manual_train=TrainConfig(
         steps=5000, batch_size=64, lr=3e-4, warmup=500, schedule="cosine", eval_every=500,
         checkpoint_every=500,

@@ -8,7 +8,6 @@ from chacal.tasks.chains import Chains, Properties
 from chacal.tasks.code import Code
 from chacal.tasks.labelled import Labelled
 from chacal.tasks.language import Language
-from chacal.tasks.manual import Manual
 from chacal.tasks.noise import Noise
 from chacal.tasks.phrases import Phrases
 from chacal.tasks.scrolls import Scrolls
@@ -20,13 +19,12 @@ from chacal.tasks.stories import (
     parse_story,
     simulate,
 )
-from chacal.tasks.text import Text
 
 TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (
-        Chains, Properties, Boxes, PaddedBoxes, BoxesFiles, Text, Manual, Noise, Code, Labelled,
-        Language, Scrolls,
+        Chains, Properties, Boxes, PaddedBoxes, BoxesFiles, Noise, Code, Labelled, Language,
+        Scrolls,
     )
 }  # fmt: skip
 """Every task by its name."""
@@ -44,7 +42,6 @@ __all__ = [
     "CountedBoxes",
     "Labelled",
     "Language",
-    "Manual",
     "Noise",
     "PaddedBoxes",
     "Phrases",
@@ -52,7 +49,6 @@ __all__ = [
     "Scrolls",
     "Sentence",
     "Task",
-    "Text",
     "Totals",
     "needed_positions",
     "option",

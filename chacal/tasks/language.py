@@ -1,82 +1,103 @@
-"""Language modelling as in the paper's tables: `Text` from any source, through any tokenizer.
+"""Language modelling in fixed windows, on text from any source, through any tokenizer.
 
-Sources are those of `hub.py`. Tokens are bytes; those of a pretrained model's tokenizer
-(`tokenizers.py`); or, with `bpe:SIZE`, of a byte-level BPE that is made from the train text, for
-small models that should see more than a sentence.
+    text     T h e   c a t   s a t
+    tokens   T h e _ | c a t _ | ...      window=4
+    targets  h e _ c | a t _ s | ...
 
-A file of more than `LARGE` bytes is encoded in pieces, cut after line ends, into arrays on disk
-that later runs find again: WikiText-103's train text is 540 MB. Whether it is one piece or many
-changes tokens at the cuts only, which are the same every time.
+Training windows start anywhere; those of valid and test follow one another, so that one pass asks
+for every token but the text's first, once.
+
+A source is a file; `hub:...`, text of the Hugging Face hub (`hub.py`); or `help`, the text of
+Python's help(), whose topics are dealt out to the splits (`help_topics.py`). Tokens are bytes;
+those of a pretrained model's tokenizer (`tokenizers.py`); or, with `bpe:SIZE`, of a byte-level BPE
+that is made from the train text, for small models that should see more than a sentence.
 """
 
-import hashlib
+import math
 import os
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from chacal.tasks.base import check_int, option
-from chacal.tasks.hub import cache_folder, local_text, parse_source
-from chacal.tasks.manual import help_text
-from chacal.tasks.text import Corpus, Text, TextBacked, as_bytes, encode
+from chacal.tasks.base import (
+    IGNORE,
+    SPLITS,
+    Batch,
+    NextToken,
+    Totals,
+    check_int,
+    check_split,
+    option,
+    part,
+    ratios,
+    stream,
+)
+from chacal.tasks.corpus import Corpus, as_bytes, encode, encode_large, is_large, make_tokenizer
+from chacal.tasks.help_topics import HELP, describe_help, help_text
+from chacal.tasks.hub import local_text, parse_source
 from chacal.tasks.tokenizers import load_tokenizer
 
-HELP = "help"
-"""The source that every Python has."""
-
-LARGE = 64 * 2**20
-PIECE = 16 * 2**20
-"""Bytes from which a file is encoded in pieces, and of a piece."""
+VALID = "valid"
+"""As the test's source: the valid text. The paper reports perplexity on the one it has."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Language(TextBacked):
+class Language(NextToken):
     """Next-token prediction on text from a file, from the hub, or from Python's help()."""
 
     train: str = option(HELP, "file, hub:NAME[@CONFIG]:SPLIT[:MB], or help for Python's help()")
-    valid: str = option(HELP, "the same, to validate on; perplexity is reported on it")
+    valid: str = option(HELP, "the same, to validate on")
+    test: str | None = option(
+        VALID, "the same, to test on; valid for the valid text, none for no test"
+    )
     tokenizer: str | None = option(
         None, "file, folder or hub name, or bpe:SIZE to make one of the train text; default: bytes"
     )
     window: int = option(256, "tokens per example")
-    eval_tokens: int = option(0, "tokens of the valid text that are asked, from its start; 0: all")
+    eval_tokens: int = option(
+        0, "tokens of the valid and the test text that are asked, from the start; 0: all"
+    )
 
-    name: ClassVar[str] = "lm"
+    name: ClassVar[str] = "language"
     metric: ClassVar[str] = "perplexity"
     maximise: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_int(self, "window", 1)
         check_int(self, "eval_tokens", 0)
-        for field in ("train", "valid"):
-            source = getattr(self, field)
-            if source != HELP and parse_source(source) is None and not os.path.isfile(source):
-                raise ValueError(f"{field}={source!r}: expected the path of an existing file")
+        for split, source in self._sources.items():
+            if not isinstance(source, str):
+                raise ValueError(f"{split}={source!r}: expected a file, hub:... or {HELP}")
+            if source == HELP or parse_source(source) is not None:
+                continue
+            if not os.path.isfile(source):
+                raise ValueError(f"{split}={source!r}: expected the path of an existing file")
+            if os.path.getsize(source) == 0:
+                raise ValueError(f"{split}={source!r}: the file is empty")
+            if self.tokenizer is None:
+                self._check_length(split, os.path.getsize(source))
 
-    @cached_property
-    def _text(self) -> Text:
-        return _Sources(self)
+    @property
+    def _sources(self) -> dict[str, str]:
+        """The splits that have a text of their own, and where it is."""
+        own = {"train": self.train, "valid": self.valid}
+        return own if self.test in (None, VALID) else {**own, "test": str(self.test)}
 
-    def describe(self) -> str:
-        """One line for a person."""
-        unit = "bytes" if self.tokenizer is None else f"tokens of {self.tokenizer}"
-        told = "Python's help()" if self.train == HELP else self.train
-        first = f", the first {self.eval_tokens:,} tokens" if self.eval_tokens else ""
-        measured = "its own valid part" if self.valid == HELP else self.valid
-        return f"lm: {told} in windows of {self.window} {unit}; measured on {measured}{first}"
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """All, or no test where none is given."""
+        return SPLITS if self.test is not None else ("train", "valid")
 
-
-class _Sources(Text):
-    """`Text` whose files are sources; its test split is the valid one, as in the paper."""
-
-    def __init__(self, task: Language) -> None:
-        own = {"window": task.window, "tokenizer": task.tokenizer}
-        files = {"train_file": task.train, "valid_file": task.valid, "test_file": task.valid}
-        for name, value in {**files, **own, "_eval_tokens": task.eval_tokens}.items():
-            object.__setattr__(self, name, value)
+    def _check_length(self, split: str, tokens: int) -> None:
+        # training needs one whole window; a pass over valid or test pads its last one
+        needed = self.window + 1 if split == "train" else 2
+        if tokens < needed:
+            raise ValueError(
+                f"{split}={self._sources[split]!r}: too short, {tokens} tokens; expected at least "
+                f"{needed}"
+            )
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -85,85 +106,122 @@ class _Sources(Text):
         size = self.tokenizer.removeprefix("bpe:")
         if not size.isdigit() or int(size) < 257:
             raise ValueError(f"tokenizer={self.tokenizer!r}: expected bpe:SIZE of at least 257")
-        return make_tokenizer(_raw(self.train_file, "train"), int(size))
+        return make_tokenizer(self._raw("train"), int(size))
 
-    def _read(self, field: str) -> Corpus:
-        split = field.removesuffix("_file")
-        source = getattr(self, field)
+    @cached_property
+    def _corpora(self) -> dict[str, Corpus]:
+        return {}
+
+    def corpus(self, split: str) -> Corpus:
+        """The split's text, read once."""
+        check_split(split)
+        if split == "test" and self.test == VALID:
+            return self.corpus("valid")
+        if split not in self.splits:
+            raise ValueError(f"{split}=None: expected a text to {split} on")
+        if split not in self._corpora:
+            corpus = self._read(split)
+            if split != "train" and self.eval_tokens:
+                # the first token is seen and not asked
+                corpus = Corpus(*(array[: self.eval_tokens + 1] for array in corpus))
+            self._check_length(split, len(corpus.tokens))
+            self._corpora[split] = corpus
+        return self._corpora[split]
+
+    def _read(self, split: str) -> Corpus:
+        source = self._sources[split]
+        if self._tokenizer is None:
+            return as_bytes(self._raw(split))
         where = f"{split}={source!r}"
-        path = None if source == HELP else local_text(source)
-        if path is not None and path.stat().st_size > LARGE and self._tokenizer is not None:
-            corpus = _read_large(path, self._tokenizer, where)
-        else:
-            raw = _raw(source, "valid" if split == "test" else split)
-            corpus = (
-                as_bytes(raw) if self._tokenizer is None else encode(raw, self._tokenizer, where)
-            )
-        limit: int = getattr(self, "_eval_tokens", 0)
-        if split == "train" or not limit:
-            return corpus
-        # the first token is seen and not asked
-        return Corpus(*(array[: limit + 1] for array in corpus))
+        if source != HELP and is_large(local_text(source)):
+            return encode_large(local_text(source), self._tokenizer, where)
+        return encode(self._raw(split), self._tokenizer, where)
 
-
-def make_tokenizer(raw: bytes, size: int) -> Any:
-    """A byte-level BPE of so many tokens, from a text."""
-    try:
-        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    except ImportError:
-        raise ValueError(
-            f"tokenizer='bpe:{size}': making it needs the package 'tokenizers' (pip install "
-            f"tokenizers); without it, leave `tokenizer` out to model bytes"
-        ) from None
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )  # fmt: skip
-    made.train_from_iterator(raw.decode("utf-8", "replace").splitlines(keepends=True), trainer)
-    return made
-
-
-def _raw(source: str, split: str) -> bytes:
-    if source == HELP:
-        return help_text(split)
-    raw = local_text(source).read_bytes()
-    if not raw:
-        raise ValueError(f"{split}={source!r}: the file is empty")
-    return raw
-
-
-def _read_large(path: Path, tokenizer: Any, where: str) -> Corpus:
-    """A file's tokens as arrays on disk, made on the first call."""
-    at = path.stat()
-    key = f"{path.resolve()} {at.st_size} {at.st_mtime_ns} {PIECE} {tokenizer.to_str()}"
-    folder = cache_folder() / "tokens" / hashlib.sha256(key.encode()).hexdigest()[:16]
-    kinds: dict[str, Any] = {
-        "tokens": np.dtype("<u4"),
-        "words": np.dtype("<u2"),
-        "bytes": np.dtype("<u2"),
-    }
-    if not (folder / "bytes.bin").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        parts = {name: folder / f"{name}.{os.getpid()}.part" for name in kinds}
-        opened = {name: open(part, "wb") for name, part in parts.items()}  # noqa: SIM115 - closed below
+    def _raw(self, split: str) -> bytes:
+        source = self._sources[split]
+        if source == HELP:
+            return help_text(split)
         try:
-            for piece in pieces(path, PIECE):
-                corpus = encode(piece, tokenizer, where)
-                for name, kind in kinds.items():
-                    opened[name].write(getattr(corpus, name).astype(kind).tobytes())
-        finally:
-            for file in opened.values():
-                file.close()
-        for name, part in parts.items():  # "bytes" last: it says that all are there
-            os.replace(part, folder / f"{name}.bin")
-    return Corpus(*(np.memmap(folder / f"{n}.bin", kind, "r") for n, kind in kinds.items()))
+            return local_text(source).read_bytes()
+        except OSError as error:
+            raise ValueError(f"{split}={source!r}: cannot be read: {error.strerror}") from None
+
+    @property
+    def vocab_size(self) -> int:
+        """256 bytes, or the tokenizer's vocabulary."""
+        return 256 if self._tokenizer is None else int(self._tokenizer.get_vocab_size())
+
+    def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
+        """Train: windows from places drawn by seed and step. Else: the step-th windows in order."""
+        corpus = self.corpus(split)
+        asked = len(corpus.tokens) - 1
+        if split == "train":
+            # the stream is named after the first of such tasks: another name, other windows
+            drawn = stream("text", seed, step).random_sample(size)
+            first = (drawn * (asked - self.window + 1)).astype(np.int64)
+        else:
+            windows = -(-asked // self.window)
+            first = np.arange(windows)[part(split, step, size, windows)] * self.window
+        at = first[:, None] + np.arange(self.window)
+        real = at < asked
+        at = np.minimum(at, asked - 1)
+        tokens = np.where(real, corpus.tokens[at].astype(np.int64), 0)
+        targets = np.where(real, corpus.tokens[at + 1].astype(np.int64), IGNORE)
+        info = {
+            "words": np.where(real, corpus.words[at + 1], 0).sum(1, dtype=np.int64),
+            "bytes": np.where(real, corpus.bytes[at + 1], 0).sum(1, dtype=np.int64),
+        }
+        return Batch(tokens, targets, info)
+
+    def batches(self, split: str, size: int) -> int | None:
+        """Batches in one pass over valid or test, the last one perhaps smaller; None for train."""
+        if split == "train":
+            return None
+        windows = -(-(len(self.corpus(split).tokens) - 1) // self.window)
+        return -(-windows // size)
+
+    def count(self, predictions: np.ndarray, losses: np.ndarray, batch: Batch) -> Totals:
+        """The summed loss against tokens, words and bytes, and token accuracy."""
+        asked = batch.targets != IGNORE
+        loss = float(losses[asked].sum(dtype=np.float64))
+        right = (predictions == batch.targets) & asked
+        return {
+            "loss": (loss, float(asked.sum())),
+            "loss/word": (loss, float(batch.info["words"].sum())),
+            "loss/byte": (loss, float(batch.info["bytes"].sum())),
+            "accuracy": (float(right.sum()), float(asked.sum())),
+        }
+
+    def summarise(self, totals: Totals) -> dict[str, float]:
+        """Perplexity per token and per word, bits per byte, loss and accuracy."""
+        mean = ratios(totals)
+        return {
+            "loss": mean["loss"],
+            "accuracy": mean["accuracy"],
+            "perplexity": _exp(mean["loss"]),
+            "perplexity_per_word": _exp(mean["loss/word"]),
+            "bits_per_byte": mean["loss/byte"] / math.log(2),
+        }
+
+    def describe(self) -> str:
+        """One line for a person."""
+        unit = "bytes" if self.tokenizer is None else f"tokens of {self.tokenizer}"
+        told = describe_help() if self.train == HELP else self.train
+        measured = "its own valid part" if self.valid == HELP else self.valid
+        first = f", the first {self.eval_tokens:,} tokens" if self.eval_tokens else ""
+        tested = "its own test part" if self.test == HELP else self.test
+        also = "" if self.test in (None, VALID) else f"; tested on {tested}"
+        return (
+            f"language: {told} in windows of {self.window} {unit}; measured on {measured}{first}"
+            f"{also}"
+        )
+
+    def show(self, tokens: np.ndarray) -> list[str]:
+        """Bytes as characters (Latin-1 where they are printable), or the tokenizer's pieces."""
+        if self._tokenizer is not None:
+            return [self._tokenizer.id_to_token(int(t)) for t in tokens]
+        return [repr(chr(int(t)))[1:-1] for t in tokens]
 
 
-def pieces(path: Path, size: int) -> Any:
-    """A file in pieces of about `size` bytes, each cut after a line end."""
-    with open(path, "rb") as file:
-        while piece := file.read(size):
-            yield piece + file.readline()
+def _exp(x: float) -> float:
+    return math.exp(x) if x < 700 else math.inf

@@ -35,8 +35,8 @@ from chacal.tasks.base import (
     ratios,
     stream,
 )
+from chacal.tasks.help_topics import HELP, help_text
 from chacal.tasks.hub import download
-from chacal.tasks.manual import help_text
 from chacal.tasks.scrolls_scores import ROUGE, exact_match, f1, geometric_mean, rouge, rouge_scorer
 from chacal.tasks.stored import choose, parse_jsonl, passes, read_jsonl
 from chacal.tasks.tokenizers import load_tokenizer
@@ -48,7 +48,6 @@ DATASETS = {"gov_report": "rouge", "narrative_qa": "f1", "contract_nli": "em"}
 TRAIN_ROWS = {"gov_report": 17_457, "narrative_qa": 55_003, "contract_nli": 7_191}
 """Rows of the hub's train files."""
 
-HELP = "help"
 FILES = {"train": "train.jsonl", "valid": "validation.jsonl", "test": "validation.jsonl"}
 
 

@@ -15,6 +15,7 @@ from chacal.nn.transformer import POSITIONS, Transformer
 from chacal.operators import parse_operator
 from chacal.tasks import TASKS, Task
 from chacal.tasks.base import option
+from chacal.training.stored_tasks import former_form, read_task, write_task
 from chacal.training.transformers_model import KIND, TransformersConfig
 
 SCHEDULES = ("constant", "linear", "cosine")
@@ -143,28 +144,29 @@ class RunConfig:
         """Plain data that `from_json` takes back."""
         kind = {"kind": KIND} if isinstance(self.model, TransformersConfig) else {}
         return {
-            "task": {"name": self.task.name, **to_plain(self.task)},
+            "task": write_task(self.task),
             "model": {**kind, **to_plain(self.model)},
             "train": to_plain(self.train),
         }
+
+    def identity(self) -> dict[str, Any]:
+        """What the run's folder is named by: `to_json`, but for a task's former name and fields.
+
+        So a run that was stored before its task was renamed is found again (`stored_tasks.py`).
+        """
+        return {**self.to_json(), "task": former_form(self.task)}
 
     @classmethod
     def from_json(cls, data: Any) -> RunConfig:
         """The run that plain data describes, or a ValueError that names what is wrong."""
         if not isinstance(data, dict) or set(data) != {"task", "model", "train"}:
             raise ValueError("the configuration is not of a run; expected task, model and train")
-        if not isinstance(data["task"], dict):
-            raise ValueError(f"task is {data['task']!r}; expected an object")
-        task = dict(data["task"])
-        name = task.pop("name", None)
-        if not isinstance(name, str) or name not in TASKS:
-            raise ValueError(f"task.name is {name!r}; expected one of {', '.join(TASKS)}")
         model: Any = data["model"]
         made: type[ModelConfig] | type[TransformersConfig] = ModelConfig
         if isinstance(model, dict) and model.get("kind") == KIND:
             made, model = TransformersConfig, {k: v for k, v in model.items() if k != "kind"}
         return cls(
-            task=from_plain(TASKS[name], task, "task"),
+            task=read_task(data["task"]),
             model=from_plain(made, model, "model"),
             train=from_plain(TrainConfig, data["train"], "train"),
         )
@@ -181,7 +183,7 @@ def defaults(task: str) -> tuple[ModelConfig, TrainConfig]:
         return ModelConfig(operators=("dense", "chacal")), TrainConfig(
             steps=2400, batch_size=32, warmup=50, schedule="linear", decay=0.3
         )
-    if task in ("text", "manual", "lm"):
+    if task == "language":
         return ModelConfig(operators=("chacal", "chacal"), qk_norm=None), TrainConfig(
             steps=2000, batch_size=16, warmup=100, schedule="cosine", eval_every=200
         )

@@ -67,7 +67,7 @@ def one_line(done, *words):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["train", "chain"], ["chain"]),
+        (["train", "chain"], ["task is 'chain'", "chains", "language"]),
         (["train", "chains", "--steps", "many"], ["--steps", "many"]),
         (["train", "chains", "--heads", "3"], ["heads is 3", "divisor of the width"]),
         (["train", "chains", "--blocks", "0"], ["blocks=0"]),
@@ -81,7 +81,8 @@ def one_line(done, *words):
         (["train", "boxes", "--data", ".", "--updates", "3"], ["--updates", "--data"]),
         (["train", "boxes", "--boxes", "1"], ["boxes=1"]),
         (["train", "boxes", "--data", "no-such-folder"], ["no-such-folder"]),
-        (["train", "text"], ["train_file"]),
+        (["train", "lm"], ["task is 'lm'", "language"]),
+        (["train", "language", "--train", "no-such-file"], ["train='no-such-file'"]),
         (["eval", "no-such-run"], ["no-such-run", "config.json"]),
         (["inspect", "no-such-run"], ["no-such-run"]),
         (["bench", "ops", "chacl"], ["chacl"]),
@@ -248,8 +249,8 @@ def test_kim_and_schuster_files_train(tmp_path):
 
 def test_text_trains(tmp_path):
     (tmp_path / "a.txt").write_text("the cat sat on the mat\n" * 200)
-    done = chacal("train", "text", "--train-file", tmp_path / "a.txt", "--valid-file",
-                  tmp_path / "a.txt", "--test-file", tmp_path / "a.txt", "--window", 32, "--steps",
+    done = chacal("train", "language", "--train", tmp_path / "a.txt", "--valid",
+                  tmp_path / "a.txt", "--test", tmp_path / "a.txt", "--window", 32, "--steps",
                   60, "--batch-size", 8, "--width", 16, "--heads", 2, "--operator", "window@8",
                   "--layers", 1, "--warmup", 0, "--lr", 0.01,
                   "--out", tmp_path / "run")  # fmt: skip
@@ -261,11 +262,12 @@ def test_text_trains(tmp_path):
     assert result["test"]["perplexity_per_word"] > result["test"]["perplexity"]
 
 
-def test_text_without_a_test_file_ends_with_its_valid_figures(tmp_path):
+def test_text_without_a_test_ends_with_its_valid_figures(tmp_path):
     (tmp_path / "a.txt").write_text("the cat sat on the mat\n" * 50)
-    done = chacal("train", "text", "--train-file", tmp_path / "a.txt", "--valid-file",
-                  tmp_path / "a.txt", "--window", 16, "--steps", 2, "--batch-size", 4, "--width",
-                  8, "--heads", 1, "--out", tmp_path / "run")  # fmt: skip
+    done = chacal("train", "language", "--train", tmp_path / "a.txt", "--valid",
+                  tmp_path / "a.txt", "--test", "none", "--window", 16, "--steps", 2,
+                  "--batch-size", 4, "--width", 8, "--heads", 1,
+                  "--out", tmp_path / "run")  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["test"] is None

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from chacal.tasks import Scrolls, hub, language, scrolls_scores, tokenizers
+from chacal.tasks import Scrolls, corpus, hub, scrolls_scores, tokenizers
 
 DATA = r"install the extra 'data' \(in a clone: pip install -e '.\[data\]'\)"
 
@@ -53,7 +53,7 @@ def test_tokenizers(without):
     with pytest.raises(ValueError, match=rf"tokenizer='some/model': .*{message}"):
         tokenizers.load_tokenizer("some/model")
     with pytest.raises(ValueError, match=rf"tokenizer='bpe:300': .*{message}"):
-        language.make_tokenizer(b"text", 300)
+        corpus.make_tokenizer(b"text", 300)
 
 
 def test_gguf(without, tmp_path):
