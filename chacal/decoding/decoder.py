@@ -26,7 +26,15 @@ import torch
 from torch import Tensor
 
 from chacal.decoding.states import State
-from chacal.ops.inputs import Gamma, check_count, check_gamma, check_mask, check_qkv, check_scale
+from chacal.ops.inputs import (
+    Gamma,
+    check_count,
+    check_gamma,
+    check_mask,
+    check_qkv,
+    check_scale,
+    no_autocast,
+)
 
 
 class Decoder:
@@ -103,8 +111,7 @@ class Decoder:
         if mask is not None:
             check_mask(mask, q)
         self._leading, self._kind = q.shape[:-2], kind
-        # a surrounding autocast would send our float32 products back to half precision
-        with torch.autocast(q.device.type, enabled=False):
+        with no_autocast(q.device):
             return self._extend(q, k, v, mask, gammas, scale)
 
     def _gammas(self, gamma: Gamma | None, q: Tensor) -> Tensor:

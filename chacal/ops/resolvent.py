@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from chacal.ops.inputs import Gamma, check_choice
+from chacal.ops.inputs import Gamma, check_choice, may_read
 from chacal.ops.weights import top_k as prune_rows
 
 DIAGONALS = ("keep", "drop")
@@ -136,10 +136,9 @@ def check_range(gamma: Gamma) -> None:
     """γ, or every value of it, lies in [0, 1)."""
     if isinstance(gamma, bool) or not isinstance(gamma, (int, float, Tensor)):
         raise ValueError(f"gamma is {gamma!r}; expected a number in [0, 1) or a tensor of them")
-    low, high = (
-        (float(gamma.detach().min()), float(gamma.detach().max()))
-        if isinstance(gamma, Tensor)
-        else (float(gamma), float(gamma))
-    )
-    if not 0 <= low <= high < 1:
+    if isinstance(gamma, Tensor):
+        right = not may_read(gamma) or bool(((gamma >= 0) & (gamma < 1)).all())
+    else:
+        right = 0 <= gamma < 1
+    if not right:
         raise ValueError(f"gamma is {gamma!r}; expected [0, 1)")
