@@ -65,7 +65,8 @@ def blockwise(
     """
     check_matrix(A, V)
     check_range(gamma)
-    _check_options(block_size, rows, columns, branches, values)
+    check_count("block_size", block_size)
+    check_block_options(block_size, None, rows, columns, branches, values)
     n = A.shape[-1]
     block = block_index(n, block_size, A.device)
     same = block[:, None] == block
@@ -116,13 +117,7 @@ def block_resolvent_attention(
     Returns:
         (..., n, d_v) in q's dtype; zeros at padding.
     """
-    if (block_size is None) == (divisor is None):
-        raise ValueError(
-            f"block_size is {block_size!r} and divisor is {divisor!r}; expected exactly one of them"
-        )
-    if divisor is not None:
-        check_count("divisor", divisor)
-    _check_options(1 if block_size is None else block_size, rows, columns, branches, values)
+    check_block_options(block_size, divisor, rows, columns, branches, values)
     v_rows = value_rows(rows, values)
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
@@ -283,8 +278,24 @@ def value_rows(rows: str, values: str) -> str:
     return rows if values == "rows" else "mean"
 
 
-def _check_options(block_size: object, rows: str, columns: str, branches: str, values: str) -> None:
-    check_count("block_size", block_size)
+def check_block_options(
+    block_size: int | None,
+    divisor: int | None,
+    rows: str,
+    columns: str,
+    branches: str,
+    values: str,
+) -> None:
+    """Exactly one size, and known names."""
+    if (block_size is None) == (divisor is None):
+        raise ValueError(
+            f"block_size is {block_size!r} and divisor is {divisor!r}; expected exactly one of "
+            f"them, as in 'block@64' or 'block/3'"
+        )
+    if block_size is not None:
+        check_count("block_size", block_size)
+    if divisor is not None:
+        check_count("divisor", divisor)
     check_choice("rows", rows, ROWS)
     check_choice("columns", columns, COLUMNS)
     check_choice("branches", branches, BRANCHES)

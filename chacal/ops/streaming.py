@@ -31,8 +31,8 @@ import torch
 from torch import Tensor
 
 from chacal.ops.attend import attend, attend_backward, softmax_lse
-from chacal.ops.inputs import Gamma, check_choice, exact_backward, run
-from chacal.ops.resolvent import DIAGONALS
+from chacal.ops.inputs import Gamma, exact_backward, run
+from chacal.ops.resolvent import check_resolvent_options
 from chacal.ops.weights import causal_bias
 
 LEAF = 64
@@ -64,7 +64,7 @@ def resolvent_attention(
     Returns:
         (..., n, d_v) in q's dtype; zeros at padding.
     """
-    check_choice("diagonal", diagonal, DIAGONALS)
+    check_resolvent_options(diagonal)
     drop = diagonal == "drop"
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
