@@ -72,7 +72,8 @@ def run(
     if length_matters:
         Y = v.new_zeros(v.shape)
         gammas = gammas.expand(q.shape[:-2])
-        for count in counts[counts > 0].unique().tolist():
+        # without a real token, once all the same, for no row: gradients are zero, not missing
+        for count in counts[counts > 0].unique().tolist() or [mask.shape[1]]:
             rows = (counts == count).nonzero()[:, 0]
             q_some, k_some, v_some = (x[rows][..., :count, :] for x in (q, k, v))
             part = _flat(core, q_some, k_some, v_some, gammas[rows], scale)
@@ -93,8 +94,17 @@ def _flat(core: Core, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: flo
     else:
         gamma = gamma.expand(leading).reshape(-1, 1, 1)
     q, k, v = (x.to(compute).reshape(-1, *x.shape[-2:]) for x in (q, k, v))
-    with no_autocast(q.device):
-        Y = core(q, k, v, gamma.to(compute), scale)
+    try:
+        with no_autocast(q.device):
+            Y = core(q, k, v, gamma.to(compute), scale)
+    except RuntimeError as error:
+        if "functorch transforms" not in str(error):
+            raise
+        raise NotImplementedError(
+            "torch.func (vmap, grad, jvp, ...) was used on a resolvent, whose backward is written "
+            "by hand; expected torch.autograd.grad or backward, and leading dimensions of q, k "
+            "and v instead of vmap"
+        ) from None
     return Y.reshape(*leading, *Y.shape[-2:]).to(dtype)
 
 
@@ -122,15 +132,28 @@ def _over_rows(flags: Tensor, ndim: int) -> Tensor:
 
 
 def exact_backward(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A Function's backward that autocast does not reach, and that has no derivative itself."""
+    """A Function's backward that autocast does not reach, and that has no derivative itself.
+
+    Asked for one (`create_graph=True`) it raises: a gradient without a graph looks like one that
+    does not depend on the inputs, and a penalty on it would do nothing without a word.
+    """
 
     @once_differentiable
-    @functools.wraps(backward)
     def plain(ctx: Any, *grads: Tensor) -> Any:
         with no_autocast(grads[0].device):
             return backward(ctx, *grads)
 
-    return plain
+    @functools.wraps(backward)
+    def refusing(ctx: Any, *grads: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "a resolvent's gradient was asked for with create_graph=True, and it has no "
+                "derivative itself; expected first derivatives only (for second ones, "
+                "chacal.resolvent of chacal.attention_weights is plain PyTorch)"
+            )
+        return plain(ctx, *grads)
+
+    return refusing
 
 
 def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -174,7 +197,8 @@ def may_read(x: Tensor) -> bool:
     compiled graph it breaks the graph. So values are looked at on the CPU only; with CHACAL_CHECK=1
     in the environment, to find where a bad one comes from, on every device.
     """
-    if torch.compiler.is_compiling():
+    # the tensors of torch.func stand for many values at once
+    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x):
         return False
     return x.device.type == "cpu" or os.environ.get("CHACAL_CHECK") == "1"
 
