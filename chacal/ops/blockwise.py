@@ -29,7 +29,7 @@ from chacal.ops.samplers import (
     sum_blocks,
     up,
 )
-from chacal.ops.streaming import Adjoint, Rows, leaf_size
+from chacal.ops.streaming import Adjoint, Rows, from_first, leaf_size
 
 BRANCHES = ("both", "local", "residual")
 VALUES = ("rows", "mean")
@@ -222,8 +222,11 @@ class BlockFunction(torch.autograd.Function):
         shift = torch.zeros_like(lse).unsqueeze(-1)
         share = (lse_past - lse).exp_().unsqueeze(-1)
         first_only = rows == "first" or not residual
+        # the first block is the only one whose rows see nothing but their block
+        v_local, H = v.clone(), H.clone()
+        v_local[:, :m], H[:, :m] = from_first(v[:, :m], (1 - gamma) * H[:, :m], gamma)
         local = Adjoint(
-            q, k, v, gamma, scale, False, H, lse, dY,
+            q, k, v_local, gamma, scale, False, H, lse, dY,
             shift=None if first_only else shift, leaf=leaf_size(m, LEAF, LEAF_STEP),
         )  # fmt: skip
         dq, dk, room = local.dq, local.dk, score_room(q, q.shape[0] * m * n)
