@@ -26,7 +26,15 @@ import torch
 from torch import Tensor
 
 from chacal.decoding.states import State
-from chacal.ops.inputs import Gamma, check_count, check_gamma, check_mask, check_qkv, check_scale
+from chacal.ops.inputs import (
+    Gamma,
+    check_count,
+    check_gamma,
+    check_mask,
+    check_qkv,
+    check_scale,
+    no_autocast,
+)
 
 
 class Decoder:
@@ -103,8 +111,7 @@ class Decoder:
         if mask is not None:
             check_mask(mask, q)
         self._leading, self._kind = q.shape[:-2], kind
-        # a surrounding autocast would send our float32 products back to half precision
-        with torch.autocast(q.device.type, enabled=False):
+        with no_autocast(q.device):
             return self._extend(q, k, v, mask, gammas, scale)
 
     def _gammas(self, gamma: Gamma | None, q: Tensor) -> Tensor:
@@ -118,12 +125,12 @@ class Decoder:
             gammas = gammas.reshape(1, 1)
             self._own = gammas if gamma is None else self._own
             return gammas
-        return gammas.expand(q.shape[:-2]).reshape(_batch(q), -1)
+        return gammas.expand(q.shape[:-2]).reshape(_batch(q), _heads(q))
 
     def _extend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, gammas: Tensor, scale: float
     ) -> Tensor:
-        leading, count, batch = q.shape[:-2], q.shape[-2], _batch(q)
+        leading, count, batch, heads = q.shape[:-2], q.shape[-2], _batch(q), _heads(q)
         dtype, compute = q.dtype, torch.promote_types(q.dtype, torch.float32)
         if mask is not None and self._real is None and not bool(mask.all()):
             self._keep_apart(batch)
@@ -131,11 +138,11 @@ class Decoder:
             self.length += count
             q, k, v = (x.to(compute).reshape(-1, *x.shape[-2:]) for x in (q, k, v))
             Y = self._states[0].extend(q, k, v, gammas.reshape(-1, 1, 1), scale)
-            return Y.reshape(*leading, count, -1).to(dtype)
+            return Y.reshape(*leading, count, v.shape[-1]).to(dtype)
         real = self._real_tokens(mask, batch, count)
         self.length += count
         gammas = gammas.expand(batch, -1)
-        q, k, v = (x.to(compute).reshape(batch, -1, *x.shape[-2:]) for x in (q, k, v))
+        q, k, v = (x.to(compute).reshape(batch, heads, *x.shape[-2:]) for x in (q, k, v))
         Y = v.new_zeros(v.shape)
         for i, state in enumerate(self._states):
             at = real[i].nonzero()[:, 0]
@@ -143,7 +150,7 @@ class Decoder:
                 Y[i, :, at] = state.extend(
                     q[i][:, at], k[i][:, at], v[i][:, at], gammas[i].reshape(-1, 1, 1), scale
                 )
-        return Y.reshape(*leading, count, -1).to(dtype)
+        return Y.reshape(*leading, count, v.shape[-1]).to(dtype)
 
     def _real_tokens(self, mask: Tensor | None, batch: int, count: int) -> Tensor:
         """(batch, count) which of the new tokens are real; also kept for cropping."""
@@ -206,11 +213,16 @@ class Decoder:
         self._real = torch.ones(batch, self.length, dtype=torch.bool, device=self._device)
         if together.length:
             count = together.tensors()[0].shape[0]
-            rows = torch.arange(count, device=self._device).reshape(batch, -1)
-            self._states = [together.select(at) for at in rows]
+            rows = torch.arange(count, device=self._device)
+            self._states = [together.select(at) for at in rows.chunk(batch)] if batch else []
         else:
             self._states = [self._new_state() for _ in range(batch)]
 
 
 def _batch(q: Tensor) -> int:
     return q.shape[0] if q.ndim > 2 else 1
+
+
+def _heads(q: Tensor) -> int:
+    """Rows of B that one sequence has."""
+    return q.shape[1:-2].numel()

@@ -8,10 +8,12 @@ attention function, and a hook for the cache (attention.py). Nothing else is tou
 from __future__ import annotations
 
 import copy
-import gc
+import weakref
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from torch.nn import Module
+from torch.nn.modules.module import register_module_module_registration_hook
 from transformers import PreTrainedModel
 
 from chacal.hf.attention import PatchedConfig, hand_over_cache
@@ -188,19 +190,28 @@ def choose_layers(layers: Any, count: int) -> list[int]:
     return sorted(set(chosen))
 
 
-def _whole_of(model: PreTrainedModel) -> str | None:
-    """The class of the largest transformers model that has this one as a part, if there is one.
+_WHOLES: weakref.WeakKeyDictionary[Module, weakref.WeakSet[Module]] = weakref.WeakKeyDictionary()
+"""The transformers models that each was made a part of.
 
-    A module does not know what it is a part of, so all that Python keeps track of is gone through.
-    """
-    # type(), for isinstance would wake objects that make up their class when asked
-    others = (o for o in gc.get_objects() if issubclass(type(o), PreTrainedModel))
-    wholes = [
-        (len(list(o.modules())), type(o).__name__)
-        for o in others
-        if o is not model and any(module is model for module in o.modules())
-    ]
-    return max(wholes)[1] if wholes else None
+A module does not know what it is a part of, so it is noted as models are put together. What was
+put together before this import, or copied whole, is not known.
+"""
+
+
+def _note_whole(whole: Module, name: str, part: Module | None) -> None:
+    if isinstance(part, PreTrainedModel) and isinstance(whole, PreTrainedModel):
+        _WHOLES.setdefault(part, weakref.WeakSet()).add(whole)
+
+
+register_module_module_registration_hook(_note_whole)
+
+
+def _whole_of(model: Module) -> str | None:
+    """The class of the largest transformers model that has this one as a part, if one is known."""
+    for whole in list(_WHOLES.get(model, ())):
+        if any(part is model for part in whole.children()):
+            return _whole_of(whole) or type(whole).__name__
+    return None
 
 
 def _own_config(model: PreTrainedModel) -> Any:

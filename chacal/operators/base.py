@@ -21,10 +21,18 @@ class Operator:
     name: ClassVar[str]
     function: ClassVar[Callable[..., Tensor]]
     """What the operator calls: q, k, v, its fields by name, mask and scale."""
+    check: ClassVar[Callable[..., None]]
+    """The function's own check of its options: all fields by name but γ."""
     sizes: ClassVar[dict[str, str]] = {}
     """How a size stands in the text: {"@": field, "/": field}."""
     always_shown: ClassVar[tuple[str, ...]] = ()
     """Sizes that the text shows even at their default."""
+
+    def __post_init__(self) -> None:
+        options = self._options()
+        if self.has_gamma:
+            check_gamma(options.pop("gamma"))
+        type(self).check(**options)
 
     @property
     def causal(self) -> bool:
@@ -60,10 +68,13 @@ class Operator:
         self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
     ) -> Tensor:
         """The operator's function, given its fields as options."""
-        options = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        options = self._options()
         if gamma is not None:
             options["gamma"] = gamma
         return type(self).function(q, k, v, **options, **common)
+
+    def _options(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
     def _decoder(self, rollback: int) -> Decoder:
         raise ValueError(f"{self} cannot decode one token at a time")

@@ -22,21 +22,35 @@ from torch import Tensor
 from chacal.decoding.decoder import Decoder
 from chacal.decoding.pattern import PatternState
 from chacal.decoding.states import BlockState, ExactState, RoutedState, TiledState
-from chacal.operators.base import Operator, check_gamma, fixed_size, refuse_pruning
-from chacal.ops.baselines import bigbird_attention, check_seed, dense_attention, local_attention
-from chacal.ops.blockwise import BRANCHES, VALUES, block_resolvent_attention
-from chacal.ops.inputs import Gamma, check_choice, check_count, run
+from chacal.operators.base import Operator, fixed_size, refuse_pruning
+from chacal.ops.baselines import (
+    bigbird_attention,
+    check_bigbird_options,
+    check_local_options,
+    dense_attention,
+    local_attention,
+)
+from chacal.ops.blockwise import block_resolvent_attention, check_block_options
+from chacal.ops.inputs import Gamma, run
 from chacal.ops.pattern import Offsets, check_offsets, pattern_resolvent_attention
-from chacal.ops.pooled import pooled_resolvent_attention
-from chacal.ops.resolvent import DIAGONALS, PRUNINGS, resolvent, t_post, t_pre, t_raw
-from chacal.ops.routed import routed_resolvent_attention
-from chacal.ops.routing import SCORES, Routing
-from chacal.ops.samplers import CAUSAL_ROWS, COLUMNS, ROWS
+from chacal.ops.pooled import check_pooled_options, pooled_resolvent_attention
+from chacal.ops.resolvent import (
+    check_prune_options,
+    check_resolvent_options,
+    check_top_k,
+    resolvent,
+    t_post,
+    t_pre,
+    t_raw,
+)
+from chacal.ops.routed import check_routed_options, routed_resolvent_attention
+from chacal.ops.routing import Routing
+from chacal.ops.samplers import CAUSAL_ROWS
 from chacal.ops.streaming import resolvent_attention
 from chacal.ops.tiled import View
 from chacal.ops.weights import attention_weights
 from chacal.ops.weights import top_k as prune_rows
-from chacal.ops.window import window_resolvent_attention, window_view
+from chacal.ops.window import check_window_options, window_resolvent_attention, window_view
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +58,9 @@ class Dense(Operator):
     """Ordinary attention, A V; with `top_k`, each row of A pruned to its largest entries."""
 
     name = "dense"
+    function = staticmethod(dense_attention)
+    check = staticmethod(check_top_k)
     top_k: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.top_k is not None:
-            check_count("top_k", self.top_k)
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
@@ -72,11 +84,9 @@ class Local(Operator):
 
     name = "local"
     function = staticmethod(local_attention)
+    check = staticmethod(check_local_options)
     sizes: ClassVar[dict[str, str]] = {"@": "window"}
     window: int = 32
-
-    def __post_init__(self) -> None:
-        check_count("window", self.window)
 
     def _decoder(self, rollback: int) -> Decoder:
         return Decoder(lambda: TiledState(window_view(self.window), rollback))
@@ -88,15 +98,11 @@ class BigBird(Operator):
 
     name = "bigbird"
     function = staticmethod(bigbird_attention)
+    check = staticmethod(check_bigbird_options)
     sizes: ClassVar[dict[str, str]] = {"@": "window"}
     window: int = 32
     links: int = 3
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_count("window", self.window)
-        check_count("links", self.links, least=0)
-        check_seed(self.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,15 +110,11 @@ class Resolvent(Operator):
     """Exact ChaCAL (Eq. 1); with `top_k`, of the pruned A."""
 
     name = "chacal"
+    function = staticmethod(resolvent_attention)
+    check = staticmethod(check_resolvent_options)
     gamma: float = 0.9
     diagonal: str = "keep"
     top_k: int | None = None
-
-    def __post_init__(self) -> None:
-        check_gamma(self.gamma)
-        check_choice("diagonal", self.diagonal, DIAGONALS)
-        if self.top_k is not None:
-            check_count("top_k", self.top_k)
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
@@ -138,6 +140,7 @@ class BlockResolvent(Operator):
 
     name = "block"
     function = staticmethod(block_resolvent_attention)
+    check = staticmethod(check_block_options)
     sizes: ClassVar[dict[str, str]] = {"@": "block_size", "/": "divisor"}
     block_size: int | None = None
     divisor: int | None = None
@@ -146,22 +149,6 @@ class BlockResolvent(Operator):
     columns: str = "sum"
     branches: str = "both"
     values: str = "rows"
-
-    def __post_init__(self) -> None:
-        if (self.block_size is None) == (self.divisor is None):
-            raise ValueError(
-                f"block_size is {self.block_size!r} and divisor is {self.divisor!r}; expected "
-                f"exactly one of them, as in 'block@64' or 'block/3'"
-            )
-        if self.block_size is not None:
-            check_count("block_size", self.block_size)
-        if self.divisor is not None:
-            check_count("divisor", self.divisor)
-        check_gamma(self.gamma)
-        check_choice("rows", self.rows, ROWS)
-        check_choice("columns", self.columns, COLUMNS)
-        check_choice("branches", self.branches, BRANCHES)
-        check_choice("values", self.values, VALUES)
 
     @property
     def causal(self) -> bool:
@@ -189,16 +176,12 @@ class WindowResolvent(Operator):
 
     name = "window"
     function = staticmethod(window_resolvent_attention)
+    check = staticmethod(check_window_options)
     sizes: ClassVar[dict[str, str]] = {"@": "window"}
     always_shown = ("window",)
     window: int = 64
     gamma: float = 0.9
     diagonal: str = "keep"
-
-    def __post_init__(self) -> None:
-        check_count("window", self.window)
-        check_gamma(self.gamma)
-        check_choice("diagonal", self.diagonal, DIAGONALS)
 
     def _decoder(self, rollback: int) -> Decoder:
         view = window_view(self.window, self.diagonal == "drop")
@@ -211,16 +194,11 @@ class PooledResolvent(Operator):
 
     name = "pooled"
     function = staticmethod(pooled_resolvent_attention)
+    check = staticmethod(check_pooled_options)
     sizes: ClassVar[dict[str, str]] = {"@": "block_size"}
     block_size: int | None = None
     gamma: float = 0.9
     near: int = 1
-
-    def __post_init__(self) -> None:
-        if self.block_size is not None:
-            check_count("block_size", self.block_size)
-        check_gamma(self.gamma)
-        check_count("near", self.near, least=0)
 
     def _decoder(self, rollback: int) -> Decoder:
         view = View(tile=fixed_size(self, self.block_size), near=self.near, pool=True)
@@ -233,13 +211,9 @@ class TPost(Operator):
 
     name = "t_post"
     of_weights: ClassVar[Callable[..., Tensor]] = staticmethod(t_post)
+    check = staticmethod(check_prune_options)
     top_k: int | None = None
     prune: str = "both"
-
-    def __post_init__(self) -> None:
-        if self.top_k is not None:
-            check_count("top_k", self.top_k)
-        check_choice("prune", self.prune, PRUNINGS)
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
@@ -265,6 +239,7 @@ class RoutedResolvent(Operator):
 
     name = "routed"
     function = staticmethod(routed_resolvent_attention)
+    check = staticmethod(check_routed_options)
     sizes: ClassVar[dict[str, str]] = {"@": "block_size"}
     block_size: int | None = None
     gamma: float = 0.9
@@ -272,15 +247,6 @@ class RoutedResolvent(Operator):
     routes: int = 1
     parts: int = 1
     score: str = "mean"
-
-    def __post_init__(self) -> None:
-        if self.block_size is not None:
-            check_count("block_size", self.block_size)
-        check_gamma(self.gamma)
-        check_count("near", self.near, least=0)
-        check_count("routes", self.routes)
-        check_count("parts", self.parts)
-        check_choice("score", self.score, SCORES)
 
     def _decoder(self, rollback: int) -> Decoder:
         view = View(tile=fixed_size(self, self.block_size), near=self.near)
@@ -294,12 +260,9 @@ class PatternResolvent(Operator):
 
     name = "pattern"
     function = staticmethod(pattern_resolvent_attention)
+    check = staticmethod(check_offsets)
     offsets: Offsets = "powers"
     gamma: float = 0.9
-
-    def __post_init__(self) -> None:
-        check_offsets(self.offsets)
-        check_gamma(self.gamma)
 
     def _decoder(self, rollback: int) -> Decoder:
         return Decoder(lambda: PatternState(self.offsets, rollback), self.gamma)

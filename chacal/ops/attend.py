@@ -111,7 +111,7 @@ def score_pieces(
     """
     B, r, _ = q.shape
     s = k.shape[1]
-    if not r or not s:
+    if not B or not r or not s:
         return
     q = q * scale
     # pieces of about equal size: a small last one would cost as much as a whole one

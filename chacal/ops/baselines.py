@@ -63,7 +63,7 @@ def local_attention(
     Returns:
         (..., n, d_v) in q's dtype; zeros at padding.
     """
-    check_count("window", window)
+    check_local_options(window)
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         S, V = _windows(q, k, v, window, scale)
@@ -98,9 +98,7 @@ def bigbird_attention(
     Returns:
         (..., n, d_v) in q's dtype; zeros at padding.
     """
-    check_count("window", window)
-    check_count("links", links, least=0)
-    check_seed(seed)
+    check_bigbird_options(window, links, seed)
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         n = q.shape[1]
@@ -136,10 +134,17 @@ def random_links(n: int, window: int, links: int, seed: int) -> tuple[np.ndarray
     return index, first_seen & (choices > 0)
 
 
-def check_seed(seed: object) -> None:
-    """A whole number that 63 bits hold."""
+def check_local_options(window: int) -> None:
+    """A window of at least the row itself."""
+    check_count("window", window)
+
+
+def check_bigbird_options(window: int, links: int, seed: int) -> None:
+    """Whole numbers; the seed is one that 63 bits hold."""
+    check_local_options(window)
+    check_count("links", links, least=0)
     check_count("seed", seed, least=0)
-    if isinstance(seed, int) and seed >= 2**63:
+    if seed >= 2**63:
         raise ValueError(f"seed is {seed}; expected a whole number below 2**63")
 
 

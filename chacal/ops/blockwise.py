@@ -29,7 +29,7 @@ from chacal.ops.samplers import (
     sum_blocks,
     up,
 )
-from chacal.ops.streaming import Adjoint, Rows, leaf_size
+from chacal.ops.streaming import Adjoint, Rows, from_first, leaf_size
 
 BRANCHES = ("both", "local", "residual")
 VALUES = ("rows", "mean")
@@ -65,7 +65,8 @@ def blockwise(
     """
     check_matrix(A, V)
     check_range(gamma)
-    _check_options(block_size, rows, columns, branches, values)
+    check_count("block_size", block_size)
+    check_block_options(block_size, None, rows, columns, branches, values)
     n = A.shape[-1]
     block = block_index(n, block_size, A.device)
     same = block[:, None] == block
@@ -116,13 +117,7 @@ def block_resolvent_attention(
     Returns:
         (..., n, d_v) in q's dtype; zeros at padding.
     """
-    if (block_size is None) == (divisor is None):
-        raise ValueError(
-            f"block_size is {block_size!r} and divisor is {divisor!r}; expected exactly one of them"
-        )
-    if divisor is not None:
-        check_count("divisor", divisor)
-    _check_options(1 if block_size is None else block_size, rows, columns, branches, values)
+    check_block_options(block_size, divisor, rows, columns, branches, values)
     v_rows = value_rows(rows, values)
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
@@ -227,8 +222,11 @@ class BlockFunction(torch.autograd.Function):
         shift = torch.zeros_like(lse).unsqueeze(-1)
         share = (lse_past - lse).exp_().unsqueeze(-1)
         first_only = rows == "first" or not residual
+        # the first block is the only one whose rows see nothing but their block
+        v_local, H = v.clone(), H.clone()
+        v_local[:, :m], H[:, :m] = from_first(v[:, :m], (1 - gamma) * H[:, :m], gamma)
         local = Adjoint(
-            q, k, v, gamma, scale, False, H, lse, dY,
+            q, k, v_local, gamma, scale, False, H, lse, dY,
             shift=None if first_only else shift, leaf=leaf_size(m, LEAF, LEAF_STEP),
         )  # fmt: skip
         dq, dk, room = local.dq, local.dk, score_room(q, q.shape[0] * m * n)
@@ -283,8 +281,24 @@ def value_rows(rows: str, values: str) -> str:
     return rows if values == "rows" else "mean"
 
 
-def _check_options(block_size: object, rows: str, columns: str, branches: str, values: str) -> None:
-    check_count("block_size", block_size)
+def check_block_options(
+    block_size: int | None,
+    divisor: int | None,
+    rows: str,
+    columns: str,
+    branches: str,
+    values: str,
+) -> None:
+    """Exactly one size, and known names."""
+    if (block_size is None) == (divisor is None):
+        raise ValueError(
+            f"block_size is {block_size!r} and divisor is {divisor!r}; expected exactly one of "
+            f"them, as in 'block@64' or 'block/3'"
+        )
+    if block_size is not None:
+        check_count("block_size", block_size)
+    if divisor is not None:
+        check_count("divisor", divisor)
     check_choice("rows", rows, ROWS)
     check_choice("columns", columns, COLUMNS)
     check_choice("branches", branches, BRANCHES)

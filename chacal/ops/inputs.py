@@ -10,8 +10,10 @@ kept); a causal row never sees what comes after it, so the padding behind them i
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,7 +72,8 @@ def run(
     if length_matters:
         Y = v.new_zeros(v.shape)
         gammas = gammas.expand(q.shape[:-2])
-        for count in counts[counts > 0].unique().tolist():
+        # without a real token, once all the same, for no row: gradients are zero, not missing
+        for count in counts[counts > 0].unique().tolist() or [mask.shape[1]]:
             rows = (counts == count).nonzero()[:, 0]
             q_some, k_some, v_some = (x[rows][..., :count, :] for x in (q, k, v))
             part = _flat(core, q_some, k_some, v_some, gammas[rows], scale)
@@ -91,10 +94,25 @@ def _flat(core: Core, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: flo
     else:
         gamma = gamma.expand(leading).reshape(-1, 1, 1)
     q, k, v = (x.to(compute).reshape(-1, *x.shape[-2:]) for x in (q, k, v))
-    # a surrounding autocast would send our float32 products back to half precision
-    with torch.autocast(q.device.type, enabled=False):
-        Y = core(q, k, v, gamma.to(compute), scale)
+    try:
+        with no_autocast(q.device):
+            Y = core(q, k, v, gamma.to(compute), scale)
+    except RuntimeError as error:
+        if "functorch transforms" not in str(error):
+            raise
+        raise NotImplementedError(
+            "torch.func (vmap, grad, jvp, ...) was used on a resolvent, whose backward is written "
+            "by hand; expected torch.autograd.grad or backward, and leading dimensions of q, k "
+            "and v instead of vmap"
+        ) from None
     return Y.reshape(*leading, *Y.shape[-2:]).to(dtype)
+
+
+def no_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Where a surrounding autocast does not send our float32 products back to half precision."""
+    if not torch.amp.is_autocast_available(device.type):  # the meta device has none
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 def front_order(mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,15 +132,28 @@ def _over_rows(flags: Tensor, ndim: int) -> Tensor:
 
 
 def exact_backward(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A Function's backward that autocast does not reach, and that has no derivative itself."""
+    """A Function's backward that autocast does not reach, and that has no derivative itself.
+
+    Asked for one (`create_graph=True`) it raises: a gradient without a graph looks like one that
+    does not depend on the inputs, and a penalty on it would do nothing without a word.
+    """
 
     @once_differentiable
-    @functools.wraps(backward)
     def plain(ctx: Any, *grads: Tensor) -> Any:
-        with torch.autocast(grads[0].device.type, enabled=False):
+        with no_autocast(grads[0].device):
             return backward(ctx, *grads)
 
-    return plain
+    @functools.wraps(backward)
+    def refusing(ctx: Any, *grads: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "a resolvent's gradient was asked for with create_graph=True, and it has no "
+                "derivative itself; expected first derivatives only (for second ones, "
+                "chacal.resolvent of chacal.attention_weights is plain PyTorch)"
+            )
+        return plain(ctx, *grads)
+
+    return refusing
 
 
 def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -159,20 +190,36 @@ def check_scale(scale: float | None, d: int) -> float:
     return float(scale)
 
 
+def may_read(x: Tensor) -> bool:
+    """Whether a check may look at the values of x.
+
+    On an accelerator a look waits for all that was asked of it before, in every call, and in a
+    compiled graph it breaks the graph. So values are looked at on the CPU only; with CHACAL_CHECK=1
+    in the environment, to find where a bad one comes from, on every device.
+    """
+    # the tensors of torch.func stand for many values at once
+    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return False
+    return x.device.type == "cpu" or os.environ.get("CHACAL_CHECK") == "1"
+
+
 def check_gamma(gamma: Gamma, q: Tensor) -> Tensor:
-    """γ as a tensor on q's device whose shape broadcasts to q's leading dimensions."""
+    """γ as a tensor on q's device whose shape broadcasts to q's leading dimensions.
+
+    The values of a tensor are checked where `may_read` lets them be.
+    """
     compute = torch.promote_types(q.dtype, torch.float32)
     if not isinstance(gamma, Tensor):
         number = isinstance(gamma, (int, float)) and not isinstance(gamma, bool)
-        # 1 - 1e-9 is below 1, but not in float32
-        if not number or not 0 <= gamma < 1 or not torch.tensor(gamma, dtype=compute) < 1:
+        # 1 - 1e-9 is below 1, but float32 rounds it, and all from 1 - ε/4 on, to 1
+        if not number or not 0 <= gamma < 1 - torch.finfo(compute).eps / 4:
             raise ValueError(f"gamma is {gamma!r}; expected a number in [0, 1) or a tensor of them")
-        return torch.tensor(gamma, dtype=compute, device=q.device)
+        return torch.full((), gamma, dtype=compute, device=q.device)
     if not gamma.is_floating_point():
         raise ValueError(f"gamma has dtype {gamma.dtype}; expected a floating-point dtype")
     if gamma.device != q.device:
         raise ValueError(f"gamma is on device {gamma.device}; expected q's, {q.device}")
-    if not bool(((gamma >= 0) & (gamma.to(compute) < 1)).all()):
+    if may_read(gamma) and not bool(((gamma >= 0) & (gamma.to(compute) < 1)).all()):
         values = gamma.detach().flatten().tolist()
         shown = ", ".join(f"{x:.4g}" for x in values[:8]) + (", ..." if len(values) > 8 else "")
         raise ValueError(f"gamma holds {shown}; expected every value in [0, 1)")

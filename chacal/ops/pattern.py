@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chacal.ops.inputs import Gamma, exact_backward, run
-from chacal.ops.streaming import solve_tile
+from chacal.ops.streaming import from_first, solve_tile
 
 Offsets = str | tuple[int, ...]
 Place = tuple[int, slice, slice]
@@ -131,7 +131,7 @@ class PatternFunction(torch.autograd.Function):
     def backward(ctx: Any, dY: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of q, k, v and γ."""
         q, k, v, gamma, Y, P = ctx.saved_tensors
-        H = Y / (1 - gamma)
+        v, H = from_first(v, Y, gamma)
         Z = torch.addcmul(v, H, gamma)
         G, W = ctx.pattern.solve_transposed(P, (1 - gamma) * dY, gamma)
         dA = ctx.pattern.products(W, Z, torch.zeros_like(P))

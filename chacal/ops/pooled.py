@@ -46,9 +46,7 @@ def pooled_resolvent_attention(
     Returns:
         (..., n, d_v) in q's dtype; zeros at padding.
     """
-    if block_size is not None:
-        check_count("block_size", block_size)
-    check_count("near", near, least=0)
+    check_pooled_options(block_size, near)
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         n = q.shape[1]
@@ -58,6 +56,13 @@ def pooled_resolvent_attention(
     return run(
         core, q, k, v, gamma=gamma, scale=scale, mask=mask, length_matters=block_size is None
     )
+
+
+def check_pooled_options(block_size: int | None, near: int) -> None:
+    """Whole numbers."""
+    if block_size is not None:
+        check_count("block_size", block_size)
+    check_count("near", near, least=0)
 
 
 def default_block_size(n: int) -> int:

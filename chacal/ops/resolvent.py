@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from chacal.ops.inputs import Gamma, check_choice
+from chacal.ops.inputs import Gamma, check_choice, check_count, may_read
 from chacal.ops.weights import top_k as prune_rows
 
 DIAGONALS = ("keep", "drop")
@@ -29,7 +29,7 @@ def resolvent(A: Tensor, V: Tensor, gamma: Gamma, diagonal: str = "keep") -> Ten
         (..., n, d).
     """
     check_matrix(A, V)
-    check_choice("diagonal", diagonal, DIAGONALS)
+    check_resolvent_options(diagonal)
     check_range(gamma)
     if diagonal == "drop":
         return (1 - gamma) * (A @ neumann(A.tril(-1), V, gamma))
@@ -113,9 +113,27 @@ def _pruned(A: Tensor, top_k: int | None) -> Tensor:
 
 def _factors(A: Tensor, top_k: int | None, prune: str) -> tuple[Tensor, Tensor]:
     """The factor outside the inverse and the one inside it."""
-    check_choice("prune", prune, PRUNINGS)
+    check_prune_options(top_k, prune)
     A_hat = _pruned(A, top_k)
     return (A if prune == "inside" else A_hat), (A if prune == "outside" else A_hat)
+
+
+def check_resolvent_options(diagonal: str, top_k: int | None = None) -> None:
+    """A known diagonal, and how many entries of a row are kept, if not all."""
+    check_choice("diagonal", diagonal, DIAGONALS)
+    check_top_k(top_k)
+
+
+def check_prune_options(top_k: int | None, prune: str) -> None:
+    """How many entries of a row are kept, if not all, and in a known place."""
+    check_top_k(top_k)
+    check_choice("prune", prune, PRUNINGS)
+
+
+def check_top_k(top_k: int | None) -> None:
+    """How many entries of a row are kept; None is all."""
+    if top_k is not None:
+        check_count("top_k", top_k)
 
 
 def check_matrix(A: Tensor, V: Tensor) -> None:
@@ -136,10 +154,9 @@ def check_range(gamma: Gamma) -> None:
     """γ, or every value of it, lies in [0, 1)."""
     if isinstance(gamma, bool) or not isinstance(gamma, (int, float, Tensor)):
         raise ValueError(f"gamma is {gamma!r}; expected a number in [0, 1) or a tensor of them")
-    low, high = (
-        (float(gamma.detach().min()), float(gamma.detach().max()))
-        if isinstance(gamma, Tensor)
-        else (float(gamma), float(gamma))
-    )
-    if not 0 <= low <= high < 1:
+    if isinstance(gamma, Tensor):
+        right = not may_read(gamma) or bool(((gamma >= 0) & (gamma < 1)).all())
+    else:
+        right = 0 <= gamma < 1
+    if not right:
         raise ValueError(f"gamma is {gamma!r}; expected [0, 1)")

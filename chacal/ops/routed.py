@@ -59,12 +59,7 @@ def routed_resolvent_attention(
     Returns:
         (..., n, d_v) in q's dtype; zeros at padding.
     """
-    if block_size is not None:
-        check_count("block_size", block_size)
-    check_count("near", near, least=0)
-    check_count("routes", routes)
-    check_count("parts", parts)
-    check_choice("score", score, SCORES)
+    check_routed_options(block_size, near, routes, parts, score)
     routing = Routing(routes, parts, score)
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
@@ -75,6 +70,18 @@ def routed_resolvent_attention(
     return run(
         core, q, k, v, gamma=gamma, scale=scale, mask=mask, length_matters=block_size is None
     )
+
+
+def check_routed_options(
+    block_size: int | None, near: int, routes: int, parts: int, score: str
+) -> None:
+    """Whole numbers, and a known score."""
+    if block_size is not None:
+        check_count("block_size", block_size)
+    check_count("near", near, least=0)
+    check_count("routes", routes)
+    check_count("parts", parts)
+    check_choice("score", score, SCORES)
 
 
 class RoutedFunction(torch.autograd.Function):

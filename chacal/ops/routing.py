@@ -215,7 +215,8 @@ def attend_chosen(
     offset = torch.arange(tile, device=q.device)
     at = (chosen.clamp(min=0).unsqueeze(-1) * tile + offset).view(B, r * routes * tile, 1)
     keys, values = (
-        x.gather(1, at.expand(-1, -1, x.shape[2])).view(B, r, routes * tile, -1) for x in (k, Z)
+        x.gather(1, at.expand(-1, -1, x.shape[2])).view(B, r, routes * tile, x.shape[2])
+        for x in (k, Z)
     )
     S = (keys @ q.unsqueeze(-1)).squeeze(-1).mul_(scale)
     S.masked_fill_((chosen < 0).repeat_interleave(tile, -1), -torch.inf)
@@ -237,6 +238,6 @@ def with_nobody(x: Tensor) -> Tensor:
 
 def pieces(total: int, each: int, first: int = 0) -> Iterator[slice]:
     """Runs of `total` things from `first` on, of `each` numbers each, about PIECE numbers long."""
-    step = max(1, PIECE // each)
+    step = max(1, PIECE // max(1, each))
     for a in range(0, total, step):
         yield slice(first + a, first + min(total, a + step))

@@ -31,8 +31,8 @@ import torch
 from torch import Tensor
 
 from chacal.ops.attend import attend, attend_backward, softmax_lse
-from chacal.ops.inputs import Gamma, check_choice, exact_backward, run
-from chacal.ops.resolvent import DIAGONALS
+from chacal.ops.inputs import Gamma, exact_backward, run
+from chacal.ops.resolvent import check_resolvent_options
 from chacal.ops.weights import causal_bias
 
 LEAF = 64
@@ -64,7 +64,7 @@ def resolvent_attention(
     Returns:
         (..., n, d_v) in q's dtype; zeros at padding.
     """
-    check_choice("diagonal", diagonal, DIAGONALS)
+    check_resolvent_options(diagonal)
     drop = diagonal == "drop"
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
@@ -93,10 +93,22 @@ class StreamingFunction(torch.autograd.Function):
     def backward(ctx: Any, dY: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of q, k, v and γ."""
         q, k, v, gamma, Y, lse = ctx.saved_tensors
-        adjoint = Adjoint(q, k, v, gamma, ctx.scale, ctx.drop, Y / (1 - gamma), lse, dY)
+        v, H = (v, Y / (1 - gamma)) if ctx.drop else from_first(v, Y, gamma)
+        adjoint = Adjoint(q, k, v, gamma, ctx.scale, ctx.drop, H, lse, dY)
         adjoint.solve(0, q.shape[1])
         dgamma = adjoint.dgamma() if ctx.needs_input_grad[3] else None
         return adjoint.dq, adjoint.dk, adjoint.G, dgamma, None, None
+
+
+def from_first(v: Tensor, Y: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
+    """v and H = Y / (1-γ), as they would be if the first value were subtracted from all values.
+
+    Where rows of A sum to 1 this changes no gradient but the rounding: near γ = 1 all rows of H
+    are close to v_0 / (1-γ), which dA - W·H has to cancel, for the first rows against a W just as
+    large.
+    """
+    first = v[:, :1]
+    return v - first, (Y - first) / (1 - gamma)
 
 
 class Rows:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from chacal.ops.attend import softmax_lse
 from chacal.ops.inputs import exact_backward
-from chacal.ops.streaming import solve_tile
+from chacal.ops.streaming import from_first, solve_tile
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class TilesAdjoint:
     ) -> None:
         self.view, self.q, self.lse, self.dY = view, q, lse, dY
         self.gamma, self.scale = gamma, scale
-        self.H = Y / (1 - gamma)
+        v, self.H = (v, Y / (1 - gamma)) if view.drop else from_first(v, Y, gamma)
         self.Z = torch.addcmul(v, self.H, gamma)
         if view.drop:
             # H counts the hop to oneself and Z does not: Z = V + γ (H - A_tt Z)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from chacal.ops.inputs import Gamma, check_choice, check_count, run
-from chacal.ops.resolvent import DIAGONALS
+from chacal.ops.inputs import Gamma, check_count, run
+from chacal.ops.resolvent import check_resolvent_options
 from chacal.ops.streaming import StreamingFunction
 from chacal.ops.tiled import TiledFunction, View
 
@@ -39,8 +39,7 @@ def window_resolvent_attention(
     Returns:
         (..., n, d_v) in q's dtype; zeros at padding.
     """
-    check_count("window", window)
-    check_choice("diagonal", diagonal, DIAGONALS)
+    check_window_options(window, diagonal)
     view = window_view(window, diagonal == "drop")
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
@@ -49,6 +48,12 @@ def window_resolvent_attention(
         return TiledFunction.apply(q, k, v, gamma, scale, view)
 
     return run(core, q, k, v, gamma=gamma, scale=scale, mask=mask)
+
+
+def check_window_options(window: int, diagonal: str) -> None:
+    """A window of at least the row itself, and a known diagonal."""
+    check_count("window", window)
+    check_resolvent_options(diagonal)
 
 
 def window_view(window: int, drop: bool = False) -> View:

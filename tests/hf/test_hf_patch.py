@@ -1,6 +1,7 @@
 """A patched layer computes Eq. 1 with the model's own weights; everything else stays as it was."""
 
 import copy
+import gc
 import io
 
 import pytest
@@ -302,6 +303,17 @@ def test_a_part_of_a_model_is_not_patched_alone(kind):
     # what is no part of another model is a whole
     alone = type(model.base_model)(model.config).eval()
     assert set(operators_of(patch(alone, "chacal"))) == set(range(LAYERS))
+    # and so is what has outlived the model that it was a part of
+    base = tiny(kind).base_model
+    gc.collect()  # a module may be in a cycle with its parts
+    assert set(operators_of(patch(base, "chacal"))) == set(range(LAYERS))
+
+
+def test_no_other_object_is_looked_at(monkeypatch):
+    # a process may hold millions, and some wake when they are asked for their class
+    monkeypatch.setattr(gc, "get_objects", None)
+    monkeypatch.setattr(gc, "get_referrers", None)
+    assert len(operators_of(patch(tiny("gpt2"), "chacal"))) == LAYERS
 
 
 def test_a_leak_has_to_be_asked_for():

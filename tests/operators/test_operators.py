@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import inspect
 import pickle
 
 import pytest
@@ -102,6 +103,25 @@ def test_operators_are_frozen_and_can_be_copied(text, operator, printed):
     assert copy.deepcopy(operator) == operator
     assert pickle.loads(pickle.dumps(operator)) == operator
     assert dataclasses.replace(operator) == operator
+
+
+@pytest.mark.parametrize("cls", OPERATORS.values())
+def test_a_function_and_its_operator_have_the_same_options_and_defaults(cls):
+    function = cls.of_weights if issubclass(cls, TPost) else cls.function
+    tensors = {"q", "k", "v", "A", "V", "scale", "mask"}
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name not in tensors
+    }
+    if issubclass(cls, TPost):
+        del defaults["gamma"]  # the operators of Section 3.4 have γ = 1
+    fields = {field.name: field.default for field in dataclasses.fields(cls)}
+    if cls in (Dense, Resolvent):
+        assert fields.pop("top_k") is None  # another function, that forms A
+    assert fields == defaults
+    for name, default in fields.items():
+        assert type(default) is type(defaults[name])
 
 
 def test_operators_take_their_options_by_name_only():

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import CAUSAL, DECODABLE, EXACT, draw, draw_qkv, far, leaves
+from cases import CAUSAL, DECODABLE, EXACT, LEAKY, draw, draw_qkv, far, leaves
 from test_decoding import extend
 from test_precision import value_and_grads
 
@@ -51,10 +51,30 @@ def test_backward_under_autocast(text):
 )
 def test_a_second_derivative_is_refused(text):
     q, k, v = leaves(*draw_qkv(n=5, d=2))
-    Y = chacal.parse_operator(text)(q, k, v)
-    (dq,) = torch.autograd.grad(Y.square().sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        dq.square().sum().backward()
+    # of the sum alone dY needs no gradient, and dq would be a constant without a word
+    for loss in (torch.sum, lambda Y: Y.square().sum()):
+        Y = chacal.parse_operator(text)(q, k, v)
+        with pytest.raises(RuntimeError, match=r"create_graph=True, .*first derivatives only"):
+            torch.autograd.grad(loss(Y), q, create_graph=True)
+        torch.autograd.grad(loss(Y), q)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # by jvp itself
+@pytest.mark.parametrize(
+    "text", ["chacal", "window@4", "pooled@2", "routed@2", "pattern", "block@3"]
+)
+def test_torch_func_is_refused_by_name(text):
+    operator = chacal.parse_operator(text)
+    q, k, v = draw_qkv(3, n=5, d=2)
+    gamma = torch.full((4,), 0.5, dtype=torch.float64)
+    for call in (
+        lambda: torch.func.vmap(operator)(q, k, v),
+        lambda: torch.func.vmap(lambda g: operator(q, k, v, gamma=g))(gamma),
+        lambda: torch.func.grad(lambda q: operator(q, k, v).sum())(q),
+        lambda: torch.func.jvp(lambda v: operator(q, k, v), (v,), (v,)),
+    ):
+        with pytest.raises(NotImplementedError, match=r"torch\.func .* leading dimensions"):
+            call()
 
 
 @pytest.mark.parametrize(
@@ -159,3 +179,27 @@ def test_attention_weights_names_bad_shapes():
     q, k, _ = draw_qkv(2, n=4)
     with pytest.raises(ValueError, match="k has shape"):
         chacal.attention_weights(q, k[..., :2])
+
+
+@pytest.mark.parametrize("text", CAUSAL + LEAKY)
+@pytest.mark.parametrize("leading", [(0,), (0, 2), (2, 0)])
+@pytest.mark.parametrize("with_mask", [False, True])
+def test_an_empty_batch_gives_an_empty_result_with_gradients(text, leading, with_mask):
+    inputs = leaves(*draw_qkv(*leading, n=9, d_v=2))
+    mask = torch.ones(leading[0], 9, dtype=torch.bool) if with_mask else None
+    Y = chacal.parse_operator(text)(*inputs, mask=mask)
+    assert Y.shape == (*leading, 9, 2)
+    Y.sum().backward()
+    assert all(x.grad.shape == x.shape for x in inputs)
+
+
+@pytest.mark.parametrize("text", DECODABLE)
+@pytest.mark.parametrize("with_mask", [False, True])
+def test_decoding_an_empty_batch(text, with_mask):
+    inputs = draw_qkv(0, 2, n=9, d_v=2)
+    mask = torch.ones(0, 9, dtype=torch.bool) if with_mask else None
+    decoder = chacal.parse_operator(text).decoder()
+    parts = [slice(0, 5), slice(5, 6), slice(6, 9)]
+    assert extend(decoder, inputs, parts, mask).shape == (0, 2, 9, 2)
+    decoder.crop(4)
+    assert extend(decoder, inputs, [slice(4, 9)], mask).shape == (0, 2, 5, 2)

@@ -1,10 +1,13 @@
 """What every operator refuses, by name, and what it does with padding."""
 
+import math
+
 import pytest
 import torch
 from cases import CAUSAL, LEAKY, RESOLVENTS, draw, draw_qkv, far, leaves
 
 import chacal
+from chacal.ops.inputs import check_gamma
 
 ALL = CAUSAL + LEAKY
 every = pytest.mark.parametrize("text", ["dense", "local@4", "bigbird@3", *RESOLVENTS])
@@ -87,6 +90,42 @@ def test_a_bad_gamma_is_named(text):
     ]:
         with pytest.raises(ValueError, match=message):
             call(text, *inputs, gamma=gamma)
+
+
+def test_gamma_is_not_read_where_that_costs(monkeypatch):
+    # a meta tensor has no values: whoever asks for them gets an error, as an accelerator waits
+    q = torch.empty(2, 3, 5, 4, device="meta")
+    gamma = torch.empty(3, device="meta")
+    assert check_gamma(gamma, q) is gamma
+    assert check_gamma(0.5, q).device.type == "meta"
+    for text in ("chacal", "chacal,top_k=2", "window@2", "pooled@2", "pattern", "block@2"):
+        assert call(text, q, q, q, gamma=gamma).shape == q.shape
+    monkeypatch.setenv("CHACAL_CHECK", "1")
+    with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
+        check_gamma(gamma, q)
+    # on the CPU a look is free
+    monkeypatch.delenv("CHACAL_CHECK")
+    with pytest.raises(ValueError, match="gamma holds 2"):
+        check_gamma(torch.tensor(2.0), torch.zeros(5, 4))
+
+
+def test_a_compiled_graph_does_not_read_gamma():
+    q = torch.zeros(2, 3, 5, 4)
+    compiled = torch.compile(check_gamma, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(torch.full((3,), 0.5), q), torch.full((3,), 0.5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gamma_is_below_1_in_the_dtype_that_counts(dtype):
+    q = torch.zeros(5, 4, dtype=dtype)
+    below = 1 - torch.finfo(dtype).eps / 2
+    half_way = 1 - torch.finfo(torch.float32).eps / 4
+    for gamma in (0, 0.5, below, half_way, math.nextafter(half_way, 0), math.nextafter(1.0, 0)):
+        if bool(torch.tensor(gamma, dtype=dtype) < 1):
+            assert float(check_gamma(gamma, q)) == float(torch.tensor(gamma, dtype=dtype))
+        else:
+            with pytest.raises(ValueError, match="gamma is"):
+                check_gamma(gamma, q)
 
 
 # Padding

@@ -126,6 +126,33 @@ def test_gamma_close_to_one(text, n):
         assert relative(a, b) < FLOAT32 / (1 - 0.999)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "chacal",
+            "chacal,diagonal=drop",
+            "window@39",
+            "window@64",
+            "pooled@8",
+            "pooled@16,near=9",
+        ),
+        *("routed@16", "pattern", "block@40", "block@40,rows=mean", "block@40,values=mean"),
+    ],
+)
+@pytest.mark.parametrize("n", [40, 200])
+def test_gamma_close_to_one_costs_no_more_digits_than_it_must(text, n):
+    # with H as it is, all of it near v_0 / (1-γ), dq was wrong by up to a tenth
+    q, k, v = draw_qkv(2, n=n, d=16, dtype=torch.float32)
+    weights = draw(2, n, 16, seed=8)
+    gamma = float(torch.tensor(0.999))  # as float32 has it
+    ours = value_and_grads(text, [q / 2, k / 2, v], weights, gamma=gamma)
+    exact = value_and_grads(text, [(q / 2).double(), (k / 2).double(), v.double()], weights,
+                            gamma=gamma)  # fmt: skip
+    for a, b in zip(ours, exact, strict=True):
+        assert relative(a, b) < 5e-4
+
+
 @pytest.mark.parametrize("text", ALL)
 def test_autocast_does_not_reach_inside(text):
     inputs = draw_qkv(2, n=70, d=4, d_v=3, dtype=torch.float32)
