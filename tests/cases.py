@@ -58,7 +58,7 @@ CAUSAL = [
         )
     ),
     *(
-        f"block{size},columns={columns},branches={branches},values=mean"
+        f"block{size},columns={columns},branches={branches},values=rows"
         for size, columns, branches in itertools.product(
             ("@3", "/2"), ("sum", "mean"), ("both", "residual")
         )
@@ -103,9 +103,9 @@ DECODABLE = [
     "block@5,columns=mean",
     "block@5,rows=mean,branches=local",
     "block@5,branches=residual",
-    "block@1,values=mean",
-    "block@4,values=mean",
-    "block@5,values=mean,columns=mean,branches=residual",
+    "block@1,values=rows",
+    "block@4,values=rows",
+    "block@5,values=rows,columns=mean,branches=residual",
     "block@500",
 ]
 
@@ -123,7 +123,7 @@ RESOLVENTS = [
     "pattern,offsets=squares",
     "pattern,offsets=1+3",
     "block@3",
-    "block@3,values=mean",
+    "block@3,values=rows",
     "block/2,rows=mean,columns=mean",
 ]
 

@@ -120,7 +120,7 @@ def algorithm_1(
     rows: str = "first",
     columns: str = "sum",
     branches: str = "both",
-    values: str = "rows",
+    values: str = "mean",
 ) -> Tensor:
     """Algorithm 1 with P, the column factor and U as matrices."""
     n = len(A)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from chacal._plain import added, to_plain
-from chacal.operators import parse_operator
+from chacal.operators import former_text, parse_operator
 from chacal.report.results import label
 from chacal.training.config import RunConfig
 
@@ -123,12 +123,12 @@ class Cost:
     @property
     def id(self) -> str:
         """The curve's file name, without its ending."""
-        return "cost-" + digest(to_plain(self))
+        return "cost-" + digest({**to_plain(self), "operators": former_text(self.operators)})
 
 
 def run_id(config: RunConfig) -> str:
     """A folder name of a run: readable, and different for any other configuration."""
-    operators = "+".join(config.model.operators).replace("/", "_")
+    operators = "+".join(map(former_text, config.model.operators)).replace("/", "_")
     short = operators if len(operators) <= 60 else operators[:57] + "..."
     identity = config.identity()
     return f"{identity['task']['name']}-{short}-seed{config.train.seed}-{digest(identity)}"

@@ -15,7 +15,12 @@ from chacal.operators.family import (
     TPre,
     WindowResolvent,
 )
-from chacal.operators.notation import parse_operator, parse_operators
+from chacal.operators.notation import (
+    former_text,
+    parse_operator,
+    parse_operators,
+    spelled_out,
+)
 
 __all__ = [
     "OPERATORS",
@@ -31,6 +36,8 @@ __all__ = [
     "TPost",
     "TPre",
     "WindowResolvent",
+    "former_text",
     "parse_operator",
     "parse_operators",
+    "spelled_out",
 ]

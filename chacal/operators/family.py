@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from chacal._plain import added
 from chacal.decoding.decoder import Decoder
 from chacal.decoding.pattern import PatternState
 from chacal.decoding.states import BlockState, ExactState, RoutedState, TiledState
@@ -148,7 +149,7 @@ class BlockResolvent(Operator):
     rows: str = "first"
     columns: str = "sum"
     branches: str = "both"
-    values: str = "rows"
+    values: str = added("rows", default="mean")
 
     @property
     def causal(self) -> bool:

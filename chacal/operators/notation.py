@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import re
 import types
 import typing
 from typing import Any
@@ -77,6 +78,39 @@ def parse_operators(text: str) -> tuple[Operator, ...]:
         else:
             texts.append(part)
     return tuple(parse_operator(t) for t in texts)
+
+
+def spelled_out(text: str, *, stored: bool = False) -> str:
+    """A text that means the same for good: with every option that its operator was given later on.
+
+    Where an option was `added` to an operator, texts without it are there already, in files. In
+    those it has the meaning that the operator had then; from a user, its default of today.
+
+    Args:
+        text: of an operator, which may have "{}" for a size.
+        stored: whether it comes from a file.
+    """
+    parts = text.split(",")
+    given = {part.partition("=")[0].strip() for part in parts}
+    missing = [
+        f"{field.name}={field.metadata['before'] if stored else field.default}"
+        for field in _added_options(text)
+        if field.name not in given
+    ]
+    return ",".join([*parts, *missing])
+
+
+def former_text(text: str) -> str:
+    """The text as it stood before its operator was given options: older folders are named by it."""
+    before = {f"{field.name}={field.metadata['before']}" for field in _added_options(text)}
+    parts = spelled_out(text).split(",")
+    return ",".join(part for part in parts if part.strip() not in before)
+
+
+def _added_options(text: str) -> list[dataclasses.Field[Any]]:
+    """Options of the operator that a text names which it did not always have."""
+    cls = OPERATORS.get(re.split("[@/,]", text.strip(), maxsplit=1)[0].strip())
+    return [f for f in dataclasses.fields(cls) if "before" in f.metadata] if cls else []
 
 
 def _value(text: str, cls: type[Operator], field: str, value: str) -> Any:

@@ -46,7 +46,7 @@ def blockwise(
     rows: str = "first",
     columns: str = "sum",
     branches: str = "both",
-    values: str = "rows",
+    values: str = "mean",
 ) -> Tensor:
     """Y = Y_blk + Y_res (Algorithm 1, Eqs. 3 to 7).
 
@@ -58,7 +58,7 @@ def blockwise(
         rows: the rows of P: "first" is causal, "mean" and "last" leak the future.
         columns: "sum" keeps the mass of A_res; "mean" is the paper's Pᵀ.
         branches: "both", "local" or "residual".
-        values: Ṽ: "rows" is P V (Eq. 6 to the letter), "mean" the mean of each block's values.
+        values: Ṽ: "mean" is the mean of each block's values, "rows" is P V (Eq. 6 to the letter).
 
     Returns:
         (..., n, d).
@@ -93,7 +93,7 @@ def block_resolvent_attention(
     rows: str = "first",
     columns: str = "sum",
     branches: str = "both",
-    values: str = "rows",
+    values: str = "mean",
     scale: float | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
@@ -109,8 +109,9 @@ def block_resolvent_attention(
         rows: "first" is causal; "mean" and "last" leak the future through q and k.
         columns: "sum" keeps the mass of the off-block attention; "mean" is the paper's Pᵀ.
         branches: "both", "local" or "residual".
-        values: Ṽ: "rows" is P V, which of a block with rows="first" keeps its first value alone;
-            "mean" is the mean of a block's values, causal too, since only later blocks read it.
+        values: Ṽ: "mean" is the mean of a block's values, which is causal, since only later blocks
+            read it; "rows" is P V (Eq. 6 to the letter), with rows="first" the value of a block's
+            first token alone.
         scale: multiplies q·k; None is 1/√d.
         mask: (batch, n) boolean, True for real tokens. With a divisor, n counts those.
 

@@ -7,12 +7,14 @@ names and their configurations cannot be read.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from chacal._plain import from_plain, to_plain
 from chacal.nn.transformer import POSITIONS, Transformer
-from chacal.operators import parse_operator
+from chacal.operators import former_text, parse_operator, spelled_out
 from chacal.tasks import TASKS, Task
 from chacal.tasks.base import option
 from chacal.training.stored_tasks import former_form, read_task, write_task
@@ -38,6 +40,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for text in self.operators:
             parse_operator(text)
+        object.__setattr__(self, "operators", tuple(map(spelled_out, self.operators)))
         for name in ("width", "heads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
@@ -150,18 +153,24 @@ class RunConfig:
         }
 
     def identity(self) -> dict[str, Any]:
-        """What the run's folder is named by: `to_json`, but for a task's former name and fields.
+        """What the run's folder is named by: `to_json`, in the words that were there first.
 
-        So a run that was stored before its task was renamed is found again (`stored_tasks.py`).
+        So a run that was stored before its task was renamed (`stored_tasks.py`), or before its
+        operators had more options (`operators/notation.py`), is found again.
         """
-        return {**self.to_json(), "task": former_form(self.task)}
+        data = self.to_json()
+        return {
+            **data,
+            "task": former_form(self.task),
+            "model": _operators(data["model"], former_text),
+        }
 
     @classmethod
     def from_json(cls, data: Any) -> RunConfig:
         """The run that plain data describes, or a ValueError that names what is wrong."""
         if not isinstance(data, dict) or set(data) != {"task", "model", "train"}:
             raise ValueError("the configuration is not of a run; expected task, model and train")
-        model: Any = data["model"]
+        model: Any = _operators(data["model"], partial(spelled_out, stored=True))
         made: type[ModelConfig] | type[TransformersConfig] = ModelConfig
         if isinstance(model, dict) and model.get("kind") == KIND:
             made, model = TransformersConfig, {k: v for k, v in model.items() if k != "kind"}
@@ -170,6 +179,18 @@ class RunConfig:
             model=from_plain(made, model, "model"),
             train=from_plain(TrainConfig, data["train"], "train"),
         )
+
+
+def _operators(model: Any, change: Callable[[str], str]) -> Any:
+    """A model's plain data with the texts of its operators changed; what is none is left alone."""
+    if not isinstance(model, dict):
+        return model
+    new = dict(model)
+    if isinstance(one := model.get("operator"), str):
+        new["operator"] = change(one)
+    if isinstance(many := model.get("operators"), list):
+        new["operators"] = [change(text) if isinstance(text, str) else text for text in many]
+    return new
 
 
 def defaults(task: str) -> tuple[ModelConfig, TrainConfig]:

@@ -11,7 +11,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from chacal.operators import parse_operator
+from chacal.operators import parse_operator, spelled_out
 from chacal.tasks import Task
 from chacal.tasks.base import option
 
@@ -36,6 +36,7 @@ class TransformersConfig:
 
     def __post_init__(self) -> None:
         parse_operator(self.operator)
+        object.__setattr__(self, "operator", spelled_out(self.operator))
         for name in ("width", "heads", "depth"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")

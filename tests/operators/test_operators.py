@@ -22,6 +22,8 @@ from chacal.operators import (
     TPost,
     TPre,
     WindowResolvent,
+    former_text,
+    spelled_out,
 )
 
 # text, the operator it names, and the text that prints, where it is another
@@ -46,6 +48,8 @@ TEXTS = [
     ("block/3", BlockResolvent(divisor=3), None),
     ("block@64", BlockResolvent(block_size=64), None),
     ("block,divisor=3", BlockResolvent(divisor=3), "block/3"),
+    ("block/3,values=rows", BlockResolvent(divisor=3, values="rows"), None),
+    ("block/3,values=mean", BlockResolvent(divisor=3), "block/3"),
     ("block/3,rows=mean,branches=local",
      BlockResolvent(divisor=3, rows="mean", branches="local"), None),
     ("block@64,gamma=0.5,rows=last,columns=mean,branches=residual",
@@ -322,3 +326,27 @@ def test_scale_and_mask_reach_the_function():
         assert torch.allclose(
             masked[:1, :, 3:], operator(q[:1, :, 3:], k[:1, :, 3:], v[:1, :, 3:]), atol=1e-12
         )
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "stored", "former"),
+    [
+        # before there was `values`, Algorithm 1 took the block's rows
+        ("block/3", "block/3,values=mean", "block/3,values=rows", "block/3,values=mean"),
+        ("block/3,values=rows", "block/3,values=rows", "block/3,values=rows", "block/3"),
+        ("block@8,rows=mean", "block@8,rows=mean,values=mean", "block@8,rows=mean,values=rows",
+         "block@8,rows=mean,values=mean"),
+        ("block@{},values=rows", "block@{},values=rows", "block@{},values=rows", "block@{}"),
+        ("block/3,values=rows,rows=last", "block/3,values=rows,rows=last",
+         "block/3,values=rows,rows=last", "block/3,rows=last"),
+        ("chacal,gamma=0.5", "chacal,gamma=0.5", "chacal,gamma=0.5", "chacal,gamma=0.5"),
+        ("pattern,offsets=powers", "pattern,offsets=powers", "pattern,offsets=powers",
+         "pattern,offsets=powers"),
+        ("formed", "formed", "formed", "formed"),
+    ],
+)  # fmt: skip
+def test_a_stored_text_means_the_same_for_good(text, told, stored, former):
+    assert spelled_out(text) == told
+    assert spelled_out(text, stored=True) == stored
+    assert former_text(text) == former
+    assert spelled_out(told, stored=True) == told

@@ -211,7 +211,9 @@ def test_a_chain_is_cut_at_the_border_of_a_block():
     q[0] = k[0]
     v = torch.zeros(n, 1, dtype=torch.float64)
     v[0] = 1
-    Y = chacal.block_resolvent_attention(q, k, v, gamma=0.5, block_size=m, scale=1.0)[:, 0]
+    Y = chacal.block_resolvent_attention(
+        q, k, v, gamma=0.5, block_size=m, scale=1.0, values="rows"
+    )[:, 0]
     within = [1, 1, 0.5, 0.25]
     # block 1's first row points into block 0, whose first value is 1: one hop of (1-γ); block 2's
     # takes two

@@ -48,7 +48,10 @@ def block(divisor: int, leaks: bool = False) -> Mechanism:
     """Algorithm 1 with blocks of n // divisor."""
     rows = ",rows=mean" if leaks else ""
     return Mechanism(
-        name="Block-ChaCAL", operator=f"block/{divisor}{rows}", divisor=divisor, leaks=leaks
+        name="Block-ChaCAL",
+        operator=f"block/{divisor},values=rows{rows}",
+        divisor=divisor,
+        leaks=leaks,
     )
 
 

@@ -89,10 +89,9 @@ def stack(name: str, operator: str, depth: int) -> Row:
 
 def block(divisor: int, values: str = "rows", where: str = "last") -> Row:
     """Algorithm 1 with blocks of n // divisor."""
-    told = "" if values == "rows" else f",values={values}"
     return Row(
-        name="Block-ChaCAL", operator=f"block/{divisor}{told}", divisor=divisor, values=values,
-        where=where,
+        name="Block-ChaCAL", operator=f"block/{divisor},values={values}", divisor=divisor,
+        values=values, where=where,
     )  # fmt: skip
 
 

@@ -32,10 +32,9 @@ class Row:
 
     @property
     def operator(self) -> str:
-        """As text; the paper's rows as before there was another Ṽ."""
-        values = f",values={self.values}" if self.values != "rows" else ""
+        """As text."""
         branches = f",branches={self.branches}" if self.branches != "both" else ""
-        return f"block/3{values}{branches}"
+        return f"block/3,values={self.values}{branches}"
 
 
 ROWS = (

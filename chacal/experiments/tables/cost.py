@@ -15,8 +15,8 @@ OPERATORS = {
     "SDPA": "sdpa",
     "Exact ChaCAL": "chacal",
     "ChaCAL with A formed": "formed",
-    "Block-ChaCAL n//3": "block/3",
-    "Block-ChaCAL n//8": "block/8",
+    "Block-ChaCAL n//3": "block/3,values=rows",
+    "Block-ChaCAL n//8": "block/8,values=rows",
     "Pooled resolvent": "pooled",
     "Window resolvent": "window@64",
     "Routed resolvent": "routed",
@@ -28,7 +28,7 @@ OPERATORS = {
 }
 """Against n."""
 
-FAMILIES = {"Block-ChaCAL": "block@{}", "Pooled resolvent": "pooled@{},near=0"}
+FAMILIES = {"Block-ChaCAL": "block@{},values=rows", "Pooled resolvent": "pooled@{},near=0"}
 """Against the block size."""
 
 SLOWER = 1.1

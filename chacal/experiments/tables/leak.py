@@ -46,7 +46,7 @@ class LeakTable(Table[Row]):
         """All operators on noise, Algorithm 1's readings on stories and on text."""
         m = max(2, scale.noise.window // 8)
         poolings = tuple(
-            f"block@{m},rows={rows},columns={columns}"
+            f"block@{m},values=rows,rows={rows},columns={columns}"
             for rows in ("first", "mean", "last")
             for columns in ("sum", "mean")
         )
@@ -54,11 +54,12 @@ class LeakTable(Table[Row]):
             "dense", f"local@{m}", f"bigbird@{m}", "chacal", "chacal,diagonal=drop", f"window@{m}",
             f"pooled@{m},near=0", f"pooled@{m},near=1", f"routed@{m},routes=2",
             "pattern,offsets=powers", "pattern,offsets=squares", "t_post,top_k=3", "t_pre,top_k=3",
-            *poolings, f"block@{m},branches=local",
+            *poolings, f"block@{m},values=rows,branches=local",
         )  # fmt: skip
-        few = ("dense", "chacal", "block/3", "block/3,rows=mean", "block/3,rows=last")
+        block = "block/3,values=rows"
+        few = ("dense", "chacal", block, f"{block},rows=mean", f"{block},rows=last")
         # in small blocks a leak has fewer rows to hide among
-        small = (f"block@{m}", f"block@{m},rows=mean")
+        small = (f"block@{m},values=rows", f"block@{m},values=rows,rows=mean")
         whole = Evaluation(examples=scale.examples)
         cells = [
             self.cell(Row(operator=text), scale.on_noise(text), whole, NOISE) for text in everything

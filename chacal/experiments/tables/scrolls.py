@@ -30,7 +30,7 @@ ZERO_SHOT, STANDARD, MODIFIED = "zero-shot", "FT (standard)", "FT (modified)"
 TREATMENTS = {
     ZERO_SHOT: "dense",
     STANDARD: "dense",
-    MODIFIED: "block/3",
+    MODIFIED: "block/3,values=rows",
     "FT (modified, exact ChaCAL)": "chacal",
 }
 """What is done to the model, and the operator of its first decoder layer."""
