@@ -51,8 +51,12 @@ class Task(ABC):
     name: ClassVar[str]
     metric: ClassVar[str]
     maximise: ClassVar[bool]
+    generates: ClassVar[bool] = False
+    """Whether a row's answer is one run of tokens, each asked at the token before it. The true ones
+    then stand among the inputs, where an operator that sees later tokens reads them off."""
     free_running: ClassVar[bool] = False
-    """Whether predictions are the model's own answer, each token after its own ones before."""
+    """Whether every model is judged by the answer that it generates. Where all of an answer must be
+    right, a causal model's figure is the same with and without, and without is faster."""
 
     @property
     @abstractmethod
@@ -93,6 +97,11 @@ class Task(ABC):
     def special_tokens(self) -> Mapping[str, int]:
         """Numbers of special tokens, under the names of a transformers config's fields."""
         return {}
+
+    @property
+    def padding(self) -> int:
+        """The token that fills a row behind its end."""
+        return 0
 
     @property
     def floor(self) -> float | None:

@@ -86,6 +86,7 @@ class Boxes(Task):
     name: ClassVar[str] = "boxes"
     metric: ClassVar[str] = "exact_match"
     maximise: ClassVar[bool] = True
+    generates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_int(self, "boxes", 2, len(LETTERS))

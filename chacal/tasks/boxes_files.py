@@ -101,6 +101,7 @@ class BoxesFiles(Task):
     name: ClassVar[str] = "boxes-files"
     metric: ClassVar[str] = "exact_match"
     maximise: ClassVar[bool] = True
+    generates: ClassVar[bool] = True
     free_running: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -122,6 +122,11 @@ class Scrolls(Task):
         return self.input_tokens
 
     @property
+    def padding(self) -> int:
+        """The tokenizer's own, or that of bytes."""
+        return self.special_tokens["pad_token_id"]
+
+    @property
     def length(self) -> int:
         """Both parts of a row."""
         return self.input_tokens + self.output_tokens

@@ -37,36 +37,55 @@ def evaluate(
 
     The last batch of generated examples is cut, so exactly `examples` of them count. Batches are
     dealt out to the ranks of `group`.
+
+    Losses are teacher-forced: of every asked token given the true ones before it. So are the
+    predictions of a causal model. Of a model with an operator that sees later tokens they are what
+    it generates (`decode_freely`), where the task has an answer that is generated: it could read
+    the true one off its inputs. What it says with the true answer before it stands beside, as in
+    `exact_match_teacher_forced`.
     """
     was_training = model.training
     model.eval()
+    plain: Any = model.module if hasattr(model, "module") else model
+    could_read_off = task.generates and not all(op.causal for op in plain.operators)
     stored = task.batches(split, batch_size)
     batches = stored if stored is not None else -(-examples // batch_size)
     totals: Totals = {}
+    forced_totals: Totals = {}
     for turn in range(0, batches, group.world):
         # a rank whose turn has no batch runs along uncounted: sharded layers need every rank
         index = min(turn + group.rank, batches - 1)
         size = batch_size if stored is not None else min(batch_size, examples - index * batch_size)
         batch = task.batch(split, seed, index, size)
-        targets = torch.from_numpy(batch.targets).to(group.device)
-        scores = compute_scores(model, torch.from_numpy(batch.tokens).to(group.device), bf16)
-        losses = token_losses(scores, targets)
-        if task.free_running:
-            scores = free_running(model, torch.from_numpy(batch.tokens), targets, bf16)
-        guesses = scores.argmax(-1)
+        tokens, targets = (
+            torch.from_numpy(x).to(group.device) for x in (batch.tokens, batch.targets)
+        )
+        scores = compute_scores(model, tokens, bf16)
+        losses = token_losses(scores, targets).cpu().numpy()
+        forced = guesses = scores.argmax(-1)
         if task.inputs:  # an encoder-decoder answers in its own words
-            plain: Any = model.module if hasattr(model, "module") else model
-            guesses = plain.answer(torch.from_numpy(batch.tokens).to(group.device))
+            guesses = plain.answer(tokens)
+        elif task.free_running or could_read_off:
+            guesses = decode_freely(model, tokens, targets, task.padding, group, bf16)
         if index == turn + group.rank:
-            counted = task.count(guesses.cpu().numpy(), losses.cpu().numpy(), batch)
-            for name, (total, count) in counted.items():
-                before = totals.get(name, (0.0, 0.0))
-                totals[name] = (before[0] + total, before[1] + count)
+            _add(totals, task.count(guesses.cpu().numpy(), losses, batch))
+            if could_read_off:
+                _add(forced_totals, task.count(forced.cpu().numpy(), losses, batch))
         report(min(turn + group.world, batches), batches)
     model.train(was_training)
     metrics = task.summarise(group.add(totals))
+    if could_read_off:
+        for name, value in task.summarise(group.add(forced_totals)).items():
+            if name != "loss" and "/" not in name:
+                metrics[f"{name}_teacher_forced"] = value
     # a breakdown such as "exact_match/updates=07" comes after the figures it breaks down
     return dict(sorted(metrics.items(), key=lambda item: _order(item[0])))
+
+
+def _add(totals: Totals, counted: Totals) -> None:
+    for name, (total, count) in counted.items():
+        before = totals.get(name, (0.0, 0.0))
+        totals[name] = (before[0] + total, before[1] + count)
 
 
 def _order(name: str) -> tuple[str, float]:
@@ -77,22 +96,42 @@ def _order(name: str) -> tuple[str, float]:
     return label, float(value) if value.replace(".", "").isdigit() else 0.0
 
 
-def free_running(model: nn.Module, tokens: Tensor, targets: Tensor, bf16: bool) -> Tensor:
-    """Scores where each asked token sees the model's own answers before it, not the true ones.
+def decode_freely(
+    model: nn.Module, tokens: Tensor, targets: Tensor, padding: int, group: Group, bf16: bool
+) -> Tensor:
+    """The answer that a model generates: each token after its own ones before, greedily.
 
-    The asked positions of a row are one run; its answer is fed back a token at a time.
+    All that stands behind the first asked position is blanked, and answers are fed back one at a
+    time. So no true answer is seen, while n and the blocks that it is cut into stay as in training.
+    A token counts as it was first said: later ones may change the mind of a model that sees them.
+
+    Args:
+        model: maps tokens to scores.
+        tokens: (B, n).
+        targets: (B, n); the asked positions of a row are one run.
+        padding: the token of a blank.
+        group: whose ranks take as many passes as the one with the longest answer.
+        bf16: whether scores are computed in bfloat16 autocast.
+
+    Returns:
+        (B, n) tokens, those of positions that are not asked without meaning.
     """
-    tokens = tokens.to(targets.device).clone()
     asked = targets != IGNORE
     first, count = asked.int().argmax(-1), asked.sum(-1)
-    rows = torch.arange(len(tokens), device=tokens.device)
-    scores = compute_scores(model, tokens, bf16)
-    for j in range(int(count.max()) - 1):
-        at = first + j
-        going = j + 1 < count
-        tokens[rows[going], at[going] + 1] = scores.argmax(-1)[rows[going], at[going]]
-        scores = compute_scores(model, tokens, bf16)
-    return scores
+    places = torch.arange(tokens.shape[1], device=tokens.device)
+    tokens = tokens.masked_fill(places > first[:, None], padding)
+    guesses = torch.zeros_like(targets)
+    done = 0
+    while group.any(done < int(count.max())):
+        said = compute_scores(model, tokens, bf16).argmax(-1)
+        now = places == (first + done)[:, None]
+        guesses = torch.where(now & asked, said, guesses)
+        # what is said at a position is the token of the next one
+        fed = (now & asked).roll(1, dims=1)
+        fed[:, 0] = False
+        tokens = torch.where(fed, said.roll(1, dims=1), tokens)
+        done += 1
+    return guesses
 
 
 def compute_scores(model: nn.Module, tokens: Tensor, bf16: bool) -> Tensor:

@@ -1,0 +1,144 @@
+"""Figures of generated answers: no operator gets to see the true ones."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from chacal.nn import Transformer
+from chacal.operators import parse_operator
+from chacal.tasks import IGNORE, Boxes, PaddedBoxes
+from chacal.training.distributed import Group
+from chacal.training.evaluate import compute_scores, decode_freely, evaluate
+
+ALONE = Group(0, 1, torch.device("cpu"))
+TASK = Boxes(boxes=3, objects=12, updates=4)
+CAUSAL = ["dense", "chacal", "block/3", "block/3,values=mean", "window@5", "pooled@4"]
+LEAKY = ["block/3,rows=mean", "block/3,rows=last", "block@4,rows=mean"]
+
+
+def small(operator):
+    torch.manual_seed(1)
+    model = Transformer(
+        vocab_size=TASK.vocab_size, num_classes=TASK.num_classes, width=32, heads=2,
+        operators=["dense", operator],
+    )  # fmt: skip
+    return model.eval()
+
+
+def measure(model, task=TASK):
+    return evaluate(model, task, split="valid", seed=0, examples=40, batch_size=16, group=ALONE)
+
+
+def stories(size=24):
+    batch = TASK.batch("valid", 0, 0, size)
+    return torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets)
+
+
+def generate(model, tokens, targets):
+    return decode_freely(model, tokens, targets, TASK.padding, ALONE, False)
+
+
+def with_answers(tokens, targets, answers):
+    """The same stories with other answers for the true ones."""
+    asked = targets != IGNORE
+    fed = (asked & (torch.roll(asked, -1, 1))).roll(1, 1)
+    fed[:, 0] = False
+    return torch.where(fed, answers.roll(1, 1), tokens), torch.where(asked, answers, targets)
+
+
+@torch.no_grad()
+def test_answers_are_those_of_decoding_one_token_at_a_time():
+    model = small("chacal")
+    tokens, targets = stories()
+    got = generate(model, tokens, targets)
+    for row, asked, guess in zip(tokens, targets != IGNORE, got, strict=True):
+        first, count = int(asked.int().argmax()), int(asked.sum())
+        text = row[: first + 1].tolist()
+        for _ in range(count):
+            text.append(int(model(torch.tensor([text]))[0, -1].argmax()))
+        assert guess[asked].tolist() == text[first + 1 :]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("operator", CAUSAL)
+def test_a_causal_model_has_the_same_exact_match_either_way(operator):
+    model = small(operator)
+    tokens, targets = stories()
+    # half of the stories end as the model says, so that some answers are right
+    own = generate(model, tokens, targets)
+    own[::2] = torch.where(targets == IGNORE, 0, targets)[::2]
+    tokens, targets = with_answers(tokens, targets, own)
+    exact = {
+        name: ((guess == targets) | (targets == IGNORE)).all(1)
+        for name, guess in (
+            ("free", generate(model, tokens, targets)),
+            ("forced", compute_scores(model, tokens, False).argmax(-1)),
+        )
+    }
+    assert exact["free"][1::2].all()
+    assert not exact["free"].all()
+    assert (exact["free"] == exact["forced"]).all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("operator", [*CAUSAL, *LEAKY])
+def test_what_is_generated_does_not_depend_on_the_true_answer(operator):
+    model = small(operator)
+    tokens, targets = stories()
+    others = torch.randint(2, TASK.vocab_size, targets.shape)
+    changed, asked = with_answers(tokens, targets, others)
+    assert (changed != tokens).any()
+    told, again = generate(model, tokens, targets), generate(model, changed, asked)
+    assert torch.equal(told, again)
+    first = (targets != IGNORE).int().argmax(1)
+    scores = [
+        compute_scores(model, x, False)[torch.arange(len(x)), first] for x in (tokens, changed)
+    ]
+    # forced, the first answer of a model that leaks does
+    assert torch.equal(*scores) == (operator in CAUSAL)
+
+
+class ReadsOff(nn.Module):
+    """Says the token that stands next in its input, and the end where none does."""
+
+    def __init__(self, operator):
+        super().__init__()
+        self.operators = (parse_operator(operator),)
+        self.seen = []
+
+    def forward(self, tokens):
+        self.seen.append(tokens.clone())
+        ahead = tokens.roll(-1, 1)
+        ahead[:, -1] = TASK.padding
+        ahead = ahead.masked_fill(ahead == TASK.padding, TASK.tokenizer.ids["."])
+        return nn.functional.one_hot(ahead, TASK.vocab_size).float()
+
+
+@pytest.mark.parametrize("task", [TASK, PaddedBoxes(boxes=3, objects=12, updates=4, pad=60)])
+def test_reading_the_answer_off_earns_nothing(task):
+    model = ReadsOff("block/3,rows=mean")
+    metrics = measure(model, task)
+    assert metrics["exact_match"] == 0
+    assert metrics["accuracy"] < 0.2
+    assert metrics["box_accuracy"] < 0.5
+    forced = {name for name in metrics if name.endswith("_teacher_forced")}
+    assert forced == {f"{x}_teacher_forced" for x in ("exact_match", "accuracy", "box_accuracy")}
+    assert {metrics[name] for name in forced} == {1.0}
+    # the loss is teacher-forced: every true token has the highest score
+    assert metrics["loss"] < np.log(TASK.vocab_size)
+    assert {x.shape[1] for x in model.seen[:8]} == {model.seen[0].shape[1]}, "n is as in training"
+
+
+def test_a_causal_operator_is_believed():
+    metrics = measure(ReadsOff("dense"))
+    assert metrics["exact_match"] == 1
+    assert not [name for name in metrics if "forced" in name]
+
+
+def test_breakdowns_are_of_what_is_generated():
+    metrics = measure(ReadsOff("block/3,rows=last"))
+    parts = {value for name, value in metrics.items() if name.startswith("exact_match/updates")}
+    assert parts == {0.0}
+    names = list(metrics)
+    assert names.index("exact_match_teacher_forced") < names.index("exact_match/updates=00")
