@@ -116,6 +116,7 @@ def bigbird_attention(
     return run(core, q, k, v, scale=scale, mask=mask)
 
 
+@torch.compiler.assume_constant_result  # NumPy's unsigned numbers have no torch twin to trace
 def random_links(n: int, window: int, links: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """(n, links) positions before each row's window, and which of them count.
 

@@ -62,11 +62,12 @@ class Routing:
         chosen = torch.full((B, r, self.routes), -1, dtype=torch.long, device=q.device)
         parts = summary.shape[2]
         for at in pieces(r, B * max(1, summary.shape[1] * parts)):
-            t = torch.arange(first + at.start, first + at.stop, device=q.device)
-            far_tiles = t // view.tile - (view.near or 0)
-            most = int(far_tiles[-1])
+            near = view.near or 0
+            most = (first + at.stop - 1) // view.tile - near
             if most < 1:
                 continue
+            t = torch.arange(first + at.start, first + at.stop, device=q.device)
+            far_tiles = t // view.tile - near
             S = torch.bmm(self.query(q[:, at]), summary[:, :most].flatten(1, 2).mT)
             if parts > 1:
                 S = S.unflatten(2, (most, parts)).amax(-1)

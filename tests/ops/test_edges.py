@@ -59,6 +59,25 @@ def test_a_second_derivative_is_refused(text):
         torch.autograd.grad(loss(Y), q)
 
 
+# the compiler itself reads .grad of what is no leaf, and makes an instance of Function
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("text", ["local@4", "bigbird@4", "chacal"])
+def test_compiled_equals_not_compiled(text):
+    operator = chacal.parse_operator(text)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda *inputs: operator(*inputs), backend="eager")
+    for n in (20, 23):  # the second with sizes that may change
+        inputs = draw_qkv(2, n=n)
+        ours, theirs = leaves(*inputs), leaves(*inputs)
+        Y, Y_compiled = operator(*ours), compiled(*theirs)
+        assert far(Y_compiled, Y) < EXACT
+        Y.square().sum().backward()
+        Y_compiled.square().sum().backward()
+        for a, b in zip(theirs, ours, strict=True):
+            assert far(a.grad, b.grad) < EXACT
+
+
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # by jvp itself
 @pytest.mark.parametrize(
     "text", ["chacal", "window@4", "pooled@2", "routed@2", "pattern", "block@3"]
