@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from chacal.hf.attention import PatchedConfig, hand_over_cache
 from chacal.hf.config import CONFIGS, PREFIX, ChaCALConfig
-from chacal.operators import Operator, parse_operator
+from chacal.operators import Operator, parse_operator, spelled_out
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
@@ -80,7 +80,8 @@ def patch(
     texts = {i: str(op) for i, op in operators_of(model).items()} | dict.fromkeys(
         chosen, str(operator)
     )
-    config.chacal_operators = {str(i): texts[i] for i in sorted(texts)}
+    # what is saved must mean the same to a later version, whose defaults may be others
+    config.chacal_operators = {str(i): spelled_out(texts[i]) for i in sorted(texts)}
     config.chacal_allow_leak = config.chacal_allow_leak or not operator.causal
     for i in chosen:
         _install(attentions[i], operator, config)
@@ -126,7 +127,7 @@ def install_from_config(model: PreTrainedModel) -> None:
         raise ValueError(
             f"{leaking[0]} sees later tokens; expected a causal operator, or chacal_allow_leak=True"
         )
-    config.chacal_operators = {str(i): text for i, text in texts.items()}
+    config.chacal_operators = {str(i): spelled_out(text) for i, text in texts.items()}
     for i, operator in operators.items():
         _install(attentions[i], operator, config)
 
