@@ -12,8 +12,8 @@ from chacal.report.results import TableResult
 LEAD = (
     "The paper's tables and the questions that they leave open, made by `chacal reproduce`, with "
     "the paper's figure beside ours. Ours are means over seeds ± the sample standard deviation; of "
-    "one seed there is none. ≠ marks a share that is more than 2 points from the paper's; times "
-    "are of other machines and are not compared."
+    "one seed there is none, and another processor moves a figure too. ≠ marks a share that is "
+    "more than 2 points from the paper's; times are of other machines and are not compared."
 )
 
 

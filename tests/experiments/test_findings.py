@@ -79,15 +79,15 @@ def test_leaks_and_what_they_say_of_themselves():
     table = leak.TABLE
     some = [
         of(table, "dense, random tokens", below_floor=-0.001),
-        of(table, "block@8,rows=mean,columns=sum, random tokens", below_floor=0.5),
-        of(table, "block@8,rows=last,columns=sum, random tokens", below_floor=0.002),
+        of(table, "block@8,values=rows,rows=mean,columns=sum, random tokens", below_floor=0.5),
+        of(table, "block@8,values=rows,rows=last,columns=sum, random tokens", below_floor=0.002),
     ]
     lying = of(table, "chacal, random tokens", below_floor=0.3)
-    on_stories = of(table, "block/3,rows=mean, boxes, L=2", exact_match=0.9)
+    on_stories = of(table, "block/3,values=rows,rows=mean, boxes, L=2", exact_match=0.9)
     (text,) = table.findings([*some, on_stories])
-    assert "of 3 operators: block@8,rows=mean,columns=sum (0.500)." in text
+    assert "of 3 operators: block@8,values=rows,rows=mean,columns=sum (0.500)." in text
     assert "Of these, called causal: none." in text
-    assert "Not causal, and not below: block@8,rows=last,columns=sum." in text
+    assert "Not causal, and not below: block@8,values=rows,rows=last,columns=sum." in text
     (text,) = table.findings([*some, lying])
     assert "called causal: chacal (0.300)." in text
 
