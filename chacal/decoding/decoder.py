@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from chacal.decoding.states import State
+from chacal.ops.guard import finite, no_autocast
 from chacal.ops.inputs import (
     Gamma,
     check_count,
@@ -33,7 +34,7 @@ from chacal.ops.inputs import (
     check_mask,
     check_qkv,
     check_scale,
-    no_autocast,
+    may_read,
 )
 
 
@@ -137,7 +138,7 @@ class Decoder:
         if self._real is None:
             self.length += count
             q, k, v = (x.to(compute).reshape(-1, *x.shape[-2:]) for x in (q, k, v))
-            Y = self._states[0].extend(q, k, v, gammas.reshape(-1, 1, 1), scale)
+            Y = _extend(self._states[0], q, k, v, gammas.reshape(-1, 1, 1), scale)
             return Y.reshape(*leading, count, v.shape[-1]).to(dtype)
         real = self._real_tokens(mask, batch, count)
         self.length += count
@@ -147,9 +148,8 @@ class Decoder:
         for i, state in enumerate(self._states):
             at = real[i].nonzero()[:, 0]
             if len(at):
-                Y[i, :, at] = state.extend(
-                    q[i][:, at], k[i][:, at], v[i][:, at], gammas[i].reshape(-1, 1, 1), scale
-                )
+                q_i, k_i, v_i = (x[i][:, at] for x in (q, k, v))
+                Y[i, :, at] = _extend(state, q_i, k_i, v_i, gammas[i].reshape(-1, 1, 1), scale)
         return Y.reshape(*leading, count, v.shape[-1]).to(dtype)
 
     def _real_tokens(self, mask: Tensor | None, batch: int, count: int) -> Tensor:
@@ -217,6 +217,26 @@ class Decoder:
             self._states = [together.select(at) for at in rows.chunk(batch)] if batch else []
         else:
             self._states = [self._new_state() for _ in range(batch)]
+
+
+def _extend(state: State, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+    """Outputs (B, c, d_v) of c new tokens, none of which depends on a later one (ops/guard.py).
+
+    If they are not finite, each half of the tokens is tried by itself: a single token has none
+    after it.
+    """
+    count = q.shape[1]
+    if count == 1 or not may_read(q):
+        return state.extend(q, k, v, gamma, scale)
+    then = state.now()
+    Y = state.extend(q, k, v, gamma, scale)
+    if finite(Y):
+        return Y
+    state.back_to(then)
+    halves = (slice(0, count // 2), slice(count // 2, count))
+    return torch.cat(
+        [_extend(state, q[:, at], k[:, at], v[:, at], gamma, scale) for at in halves], 1
+    )
 
 
 def _batch(q: Tensor) -> int:

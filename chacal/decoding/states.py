@@ -6,7 +6,7 @@ A state holds (B, n, d) buffers, all of B at the same length; `decoder.py` gives
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -42,6 +42,12 @@ class State(Protocol):
 
     def tensors(self) -> list[Tensor]:
         """All that is kept."""
+
+    def now(self) -> dict[str, Any]:
+        """What `back_to` needs to undo all that comes; nothing is copied."""
+
+    def back_to(self, then: dict[str, Any]) -> None:
+        """Be as it was when `now` was asked."""
 
 
 class Buffer:
@@ -117,6 +123,14 @@ class BufferedState:
         for name in self.names:
             setattr(new, name, getattr(self, name).select(index))
         return new
+
+    def now(self) -> dict[str, Any]:
+        """What `back_to` needs to undo all that comes: buffers grow, but keep what they hold."""
+        return self.__dict__ | {name: copy.copy(getattr(self, name)) for name in self.names}
+
+    def back_to(self, then: dict[str, Any]) -> None:
+        """Be as it was when `now` was asked."""
+        self.__dict__.update(then)
 
     def tensors(self) -> list[Tensor]:
         """All that is kept."""

@@ -17,6 +17,7 @@ from chacal.ops.attend import row_lse, score_pieces, score_room
 from chacal.ops.inputs import Gamma, check_choice, check_count, exact_backward, run
 from chacal.ops.resolvent import check_matrix, check_range, neumann, resolvent
 from chacal.ops.samplers import (
+    CAUSAL_ROWS,
     COLUMNS,
     ROWS,
     add_down,
@@ -129,6 +130,7 @@ def block_resolvent_attention(
     return run(
         core, q, k, v, gamma=gamma, scale=scale, mask=mask,
         length_matters=divisor is not None or rows != "first",
+        causal=rows in CAUSAL_ROWS or branches == "local",
     )  # fmt: skip
 
 

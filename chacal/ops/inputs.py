@@ -10,7 +10,6 @@ kept); a causal row never sees what comes after it, so the padding behind them i
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import os
@@ -21,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from chacal.ops.guard import Core, guarded, no_autocast
+
 Gamma = float | Tensor
-Core = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
-"""(q, k, v, gamma, scale) -> Y on (B, n, d) tensors; gamma is (B or 1, 1, 1)."""
 
 
 def run(
@@ -36,6 +35,7 @@ def run(
     scale: float | None,
     mask: Tensor | None,
     length_matters: bool = False,
+    causal: bool = True,
 ) -> Tensor:
     """Call `core` on checked, unpadded, flattened inputs.
 
@@ -49,6 +49,8 @@ def run(
         mask: (batch, n) boolean, True for real tokens.
         length_matters: whether a row's output depends on n itself (blocks of n//3, say) or on
             later tokens; such an operator runs once per distinct length instead of once.
+        causal: whether no row depends on a later token; then a bad one (NaN, infinity, a number
+            too large) cannot reach earlier rows (guard.py).
 
     Returns:
         (..., n, d_v) in q's dtype, zeros at padding.
@@ -57,12 +59,12 @@ def run(
     scale = check_scale(scale, q.shape[-1])
     gammas = check_gamma(gamma, q)
     if mask is None:
-        return _flat(core, q, k, v, gammas, scale)
+        return _flat(core, q, k, v, gammas, scale, causal)
     mask = check_mask(mask, q)
     if q.ndim == 2:
         return run(
             core, q[None], k[None], v[None], gamma=gamma, scale=scale, mask=mask[None],
-            length_matters=length_matters,
+            length_matters=length_matters, causal=causal,
         )[0]  # fmt: skip
     order, counts = front_order(mask)
     q, k, v = (take_rows(x, order) for x in (q, k, v))
@@ -76,16 +78,18 @@ def run(
         for count in counts[counts > 0].unique().tolist() or [mask.shape[1]]:
             rows = (counts == count).nonzero()[:, 0]
             q_some, k_some, v_some = (x[rows][..., :count, :] for x in (q, k, v))
-            part = _flat(core, q_some, k_some, v_some, gammas[rows], scale)
+            part = _flat(core, q_some, k_some, v_some, gammas[rows], scale, causal)
             padded = torch.nn.functional.pad(part, (0, 0, 0, mask.shape[1] - count))
             Y = Y.index_copy(0, rows, padded)
     else:
-        Y = _flat(core, q, k, v, gammas, scale)
+        Y = _flat(core, q, k, v, gammas, scale, causal)
     Y = take_rows(Y, order.argsort(-1))
     return torch.where(_over_rows(mask, Y.ndim), Y, 0)
 
 
-def _flat(core: Core, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+def _flat(
+    core: Core, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, causal: bool
+) -> Tensor:
     """Leading dimensions flattened, half precision computed in float32."""
     leading, dtype = q.shape[:-2], q.dtype
     compute = torch.promote_types(dtype, torch.float32)
@@ -96,7 +100,9 @@ def _flat(core: Core, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: flo
     q, k, v = (x.to(compute).reshape(-1, *x.shape[-2:]) for x in (q, k, v))
     try:
         with no_autocast(q.device):
-            Y = core(q, k, v, gamma.to(compute), scale)
+            inputs = q, k, v, gamma.to(compute)
+            guard = causal and all(map(may_read, inputs))
+            Y = guarded(core, *inputs, scale) if guard else core(*inputs, scale)
     except RuntimeError as error:
         if "functorch transforms" not in str(error):
             raise
@@ -106,13 +112,6 @@ def _flat(core: Core, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: flo
             "and v instead of vmap"
         ) from None
     return Y.reshape(*leading, *Y.shape[-2:]).to(dtype)
-
-
-def no_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Where a surrounding autocast does not send our float32 products back to half precision."""
-    if not torch.amp.is_autocast_available(device.type):  # the meta device has none
-        return contextlib.nullcontext()
-    return torch.autocast(device.type, enabled=False)
 
 
 def front_order(mask: Tensor) -> tuple[Tensor, Tensor]:
