@@ -170,3 +170,14 @@ def relative(a: Tensor, b: Tensor) -> float:
     assert a.shape == b.shape
     a, b = a.detach().double(), b.detach().double()
     return float((a - b).norm() / b.norm())
+
+
+def extend(decoder, inputs, calls, mask=None, **options):
+    """The outputs of a decoder that is given its tokens in these calls."""
+    parts = [
+        decoder.extend(
+            *(x[..., at, :] for x in inputs), None if mask is None else mask[..., at], **options
+        )
+        for at in calls
+    ]
+    return torch.cat(parts, -2)

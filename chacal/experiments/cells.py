@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from chacal._plain import added, to_plain
-from chacal.operators import former_text, parse_operator
+from chacal._plain import added, from_plain, to_plain
+from chacal.operators import former_text, parse_operator, spelled_out
 from chacal.report.results import label
 from chacal.training.config import RunConfig
 
@@ -42,6 +42,8 @@ class Evaluation:
         operators: swapped in for the trained ones; empty to keep them.
         look: whether the attention is measured and drawn too (`look.py`).
         settings: fields of the task that are other than in training, as in "window=512".
+        free: whether answers are generated, as `training/evaluate.py` has it where operators see
+            later tokens. It decides nothing; it tells such figures from older ones, which were not.
     """
 
     examples: int
@@ -50,11 +52,20 @@ class Evaluation:
     operators: tuple[str, ...] = ()
     look: bool = False
     settings: tuple[str, ...] = added(())
+    free: bool = added(False)
 
     @property
     def id(self) -> str:
         """The evaluation's file name, without its ending."""
-        return "evaluation-" + digest(to_plain(self))
+        former = [former_text(text) for text in self.operators]
+        return "evaluation-" + digest({**to_plain(self), "operators": former})
+
+    @classmethod
+    def from_stored(cls, data: Any, where: str) -> Evaluation:
+        """The evaluation that a file describes; its operators mean what they meant then."""
+        stored = from_plain(cls, data, where)
+        texts = tuple(spelled_out(text, stored=True) for text in stored.operators)
+        return dataclasses.replace(stored, operators=texts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from chacal.training.runs import Interrupted, RunFolder
 
 OPERATORS = {
     "dense": "ordinary attention",
-    "block@32": "Block-ChaCAL, 4 blocks",
+    "block@32,values=rows": "Block-ChaCAL, 4 blocks",
     "window@16": "window resolvent",
     "chacal": "exact ChaCAL",
 }

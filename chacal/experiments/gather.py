@@ -77,9 +77,10 @@ def gather(
     times = read_times(table.name, out)
     told = _seeds_to_tell(cells, out, seeds)
     tried = _failed_before(table, out)
+    named = set(choose([cell.label for cell in cells], only))
     found = []
     for cell in cells:
-        asked = set(seeds) if only in cell.label else set()
+        asked = set(seeds) if cell.label in named else set()
         runs, looks = {}, []
         for seed in told:
             run, look = _run(cell, seed, out)
@@ -175,13 +176,18 @@ def command(name: str, scale: Scale, usual: int, cells: Sequence[CellResult]) ->
     return " && ".join(texts)
 
 
+def choose(labels: Sequence[str], only: str) -> list[str]:
+    """The labels that a part of them means (`--only`); one in whole means itself alone."""
+    return [only] if only in labels else [label for label in labels if only in label]
+
+
 def shared_part(rows: Sequence[str], everything: Sequence[str]) -> list[str]:
     """The longest part that these names have and no other; the names, where there is none."""
     first = rows[0]
     for length in range(len(first), 2, -1):
         for start in range(len(first) - length + 1):
             part = first[start : start + length]
-            if part == part.strip(" ,") and [x for x in everything if part in x] == list(rows):
+            if part == part.strip(" ,") and choose(everything, part) == list(rows):
                 return [part]
     return list(rows)
 

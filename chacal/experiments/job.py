@@ -3,8 +3,8 @@
 Everything is skipped that is there already, so a job that was stopped goes on, and a job that was
 finished does nothing. A lock beside the folder makes a second sweep wait for the first.
 
-As a program (`python -m chacal.experiments.job FOLDER`, the job as JSON on standard input) it is
-what a sweep with several jobs at once starts.
+As a program (`python -m chacal.experiments.job`, the job as JSON on standard input) it is what a
+sweep with several jobs at once starts.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch
 from chacal._plain import from_plain, to_plain
 from chacal.experiments.cells import Evaluation, run_id
 from chacal.experiments.look import look_at_run
+from chacal.operators import spelled_out
 from chacal.tasks import Boxes, CountedBoxes
 from chacal.training.config import RunConfig
 from chacal.training.distributed import Group
@@ -112,7 +113,7 @@ def _lacks_weights(job: Job, folder: Path) -> bool:
 def _measured(folder: Path) -> list[Evaluation]:
     files = sorted(folder.glob("evaluation-*.json"))
     return [
-        from_plain(Evaluation, json.loads(file.read_text())["evaluation"], str(file))
+        Evaluation.from_stored(json.loads(file.read_text())["evaluation"], str(file))
         for file in files
     ]
 
@@ -139,7 +140,7 @@ def _measure(folder: Path, evaluation: Evaluation) -> None:
     record: dict[str, Any] = {
         "evaluation": to_plain(evaluation),
         "task": task.describe(),
-        "operators": [str(op) for op in model.operators],
+        "operators": [spelled_out(str(op)) for op in model.operators],
         "causal": all(op.causal for op in model.operators),
         "split": "test",
         "seed": TEST_SEED,

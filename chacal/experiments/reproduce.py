@@ -7,7 +7,7 @@ from pathlib import Path
 
 from chacal.experiments.gather import save_table
 from chacal.experiments.scales import SCALES, Given
-from chacal.experiments.sweep import claim, run_table
+from chacal.experiments.sweep import chosen, claim, run_table
 from chacal.experiments.tables import TABLES
 from chacal.report.results import TableResult
 
@@ -51,6 +51,9 @@ def reproduce(
     if count < 1:
         raise ValueError(f"seeds is {count}; expected at least 1")
     if not run:
+        if not (out / "scale.json").is_file():
+            raise ValueError(f"{out} holds no results; expected a folder of chacal reproduce")
         claim(out, scale)
+        chosen(table, sizes, only)
         return save_table(table, sizes, out, seeds=range(seeds or 0), only=only)
     return run_table(table, sizes, out, seeds=range(count), jobs=jobs, only=only, quiet=quiet)

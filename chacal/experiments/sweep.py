@@ -31,7 +31,7 @@ from chacal.bench.timing import machine
 from chacal.experiments.cells import Cell, Cost, Evaluation, run_id
 from chacal.experiments.evaluation_times import time_cells
 from chacal.experiments.files import read_json, write_json
-from chacal.experiments.gather import save_table
+from chacal.experiments.gather import choose, save_table
 from chacal.experiments.job import (
     Job,
     describe_error,
@@ -78,12 +78,7 @@ def run_table(
     Returns:
         the table; None to a process of torchrun that only trains along.
     """
-    cells = [cell for cell in table.cells(scale) if only in cell.label]
-    costs = [cost for cost in table.costs(scale) if only in cost.label]
-    if not cells and not costs:
-        rows = [cell.label for cell in table.cells(scale)]
-        rows += [cost.label for cost in table.costs(scale)]
-        raise ValueError(f"only is {only!r}; expected a part of one of the rows: {'; '.join(rows)}")
+    cells, costs = chosen(table, scale, only)
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}; expected at least 1")
     if jobs > 1 and under_torchrun():
@@ -125,6 +120,18 @@ def run_table(
                     f"command goes on from there"
                 ) from None
         return save()
+
+
+def chosen(table: Table[Any], scale: Scale, only: str) -> tuple[list[Cell[Any]], list[Cost]]:
+    """The cells and curves that a part of a label means; a whole label means its own alone."""
+    cells, costs = table.cells(scale), table.costs(scale)
+    labels = [cell.label for cell in cells] + [cost.label for cost in costs]
+    named = set(choose(labels, only))
+    if not named:
+        raise ValueError(
+            f"only is {only!r}; expected a part of one of the rows: {'; '.join(labels)}"
+        )
+    return [c for c in cells if c.label in named], [c for c in costs if c.label in named]
 
 
 def plan(cells: Sequence[Cell[Any]], seeds: Sequence[int]) -> list[Job]:

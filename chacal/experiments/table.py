@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic
 
 from chacal.experiments.cells import Cell, Cost, Evaluation, R
 from chacal.experiments.scales import Scale
+from chacal.operators import parse_operator
 from chacal.report.drawings import BarPlot, LinePlot, PointPlot
 from chacal.report.results import ByGroup, CellResult, CostResult, Figure, Metric
 from chacal.tasks import Boxes
@@ -159,5 +160,11 @@ def evaluation_of(
     scale: Scale, run: RunConfig, *, operators: tuple[str, ...] = (), look: bool = False
 ) -> Evaluation:
     """The scale's test of a run; stories are also counted by the borders that chains cross."""
-    divisor = BORDERS if isinstance(run.task, Boxes) else 0
-    return Evaluation(examples=scale.examples, divisor=divisor, operators=operators, look=look)
+    causal = all(parse_operator(text).causal for text in operators or run.model.operators)
+    return Evaluation(
+        examples=scale.examples,
+        divisor=BORDERS if isinstance(run.task, Boxes) else 0,
+        operators=operators,
+        look=look,
+        free=run.task.generates and not causal,
+    )

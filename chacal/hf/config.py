@@ -21,6 +21,8 @@ from transformers import (
     Qwen3Config,
 )
 
+from chacal.operators import spelled_out
+
 PREFIX = "chacal_"
 MARK = "chacal|"
 """Before a patched layer's type in the file."""
@@ -63,6 +65,12 @@ class ChaCALConfig:
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """From what `to_dict` gave, or from a stock config's fields."""
         fields = dict(config_dict)
+        # saved before their operators had more options, texts mean what they meant then
+        if isinstance(texts := fields.get("chacal_operators"), dict):
+            fields["chacal_operators"] = {
+                layer: spelled_out(text, stored=True) if isinstance(text, str) else text
+                for layer, text in texts.items()
+            }
         types = fields.pop("layer_types", None)
         if types is not None and hasattr(cls.stock(), "layer_types"):
             fields["layer_types"] = [str(kind).removeprefix(MARK) for kind in types]

@@ -31,7 +31,7 @@ class Operator:
     def __post_init__(self) -> None:
         options = self._options()
         if self.has_gamma:
-            check_gamma(options.pop("gamma"))
+            check_gamma_option(options.pop("gamma"))
         type(self).check(**options)
 
     @property
@@ -93,7 +93,7 @@ class Operator:
         return self.name + size + options
 
 
-def check_gamma(gamma: object) -> None:
+def check_gamma_option(gamma: object) -> None:
     """γ of an operator is a plain number in [0, 1)."""
     if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not 0 <= gamma < 1:
         raise ValueError(f"gamma is {gamma!r}; expected a number in [0, 1)")

@@ -71,9 +71,10 @@ def read_table(file: Path) -> TableResult:
     if not isinstance(data, dict):
         raise ValueError(f"{file} is not a table; expected an object")
     if data.get("version") != VERSION:
+        calls = str(data.get("command") or "chacal reproduce TABLE").split(" && ")
         raise ValueError(
             f"{file} is of version {data.get('version', 1)}; expected {VERSION} (its runs are all "
-            f"there: chacal reproduce TABLE --no-run writes it anew and runs nothing)"
+            f"there, and this writes it anew and runs nothing: {calls[0]} --no-run)"
         )
     return from_plain(TableResult, data, str(file))
 

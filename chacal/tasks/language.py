@@ -78,6 +78,11 @@ class Language(NextToken):
                 raise ValueError(f"{split}={source!r}: the file is empty")
             if self.tokenizer is None:
                 self._check_length(split, os.path.getsize(source))
+        if (self.train == HELP) != (self.valid == HELP):
+            raise ValueError(
+                f"train={self.train!r} and valid={self.valid!r}: expected a text of your own for "
+                f"both, or for neither"
+            )
 
     @property
     def _sources(self) -> dict[str, str]:

@@ -11,7 +11,8 @@ outputs are references of one question. The test split is the validation file: t
 SCROLLS' own are not public, and the paper reports the validation's too.
 
 Long inputs are cut at their end: questions stand first. Special tokens are BART's by name; bytes
-(no tokenizer) come after three of them. Metrics are those of `answers.py`, of greedy answers.
+(no tokenizer) come after three of them. Metrics are those of `scrolls_scores.py`, of greedy
+answers.
 """
 
 import zipfile

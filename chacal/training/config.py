@@ -66,7 +66,7 @@ class ModelConfig:
             symbols=task.symbols,
             max_length=task.length,
             period=task.period,
-            **to_plain(self),
+            **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)},
         )
 
     def describe(self) -> str:

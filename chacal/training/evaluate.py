@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from chacal._plain import from_plain, to_plain
 from chacal.tasks import Task
-from chacal.tasks.base import IGNORE, Totals
+from chacal.tasks.base import IGNORE, Totals, group_of
 from chacal.training.checkpoint import load_weights
 from chacal.training.distributed import Group
 from chacal.training.runs import RunFolder
@@ -90,10 +90,8 @@ def _add(totals: Totals, counted: Totals) -> None:
 
 def _order(name: str) -> tuple[str, float]:
     """Figures first, in the task's order; then breakdowns, by name and number."""
-    label, _, value = name.partition("=")
-    if "/" not in name:
-        return "", 0.0
-    return label, float(value) if value.replace(".", "").isdigit() else 0.0
+    group = group_of(name)
+    return ("", 0.0) if group is None else (f"{group.metric}/{group.by}", float(group.at))
 
 
 def decode_freely(

@@ -348,10 +348,10 @@ def _open_folder(
     if resume and there != config:
         ours, theirs = config.to_json(), there.to_json()
         differ = [
-            f"{part}.{name} is {ours[part].get(name)!r} and was {value!r}"
+            f"{part}.{name} is {ours[part].get(name)!r} and was {theirs[part].get(name)!r}"
             for part in theirs
-            for name, value in theirs[part].items()
-            if ours[part].get(name) != value
+            for name in {**theirs[part], **ours[part]}
+            if ours[part].get(name) != theirs[part].get(name)
         ]
         raise ValueError(f"{out} holds another run; expected the same to resume: {differ[0]}")
     return run

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from chacal._version import __version__
+from chacal.operators import former_text
 from chacal.training.config import RunConfig
 from chacal.training.torchrun import world_size
 
@@ -118,9 +119,13 @@ class RunFolder:
 
 
 def default_folder(config: RunConfig) -> Path:
-    """runs/TASK-OPERATORS-seedN, in characters that every file system takes."""
-    operators = "+".join(config.model.operators).replace("/", "_")
-    return Path("runs") / f"{config.task.name}-{operators}-seed{config.train.seed}"
+    """runs/TASK-OPERATORS-seedN, in characters that every file system takes.
+
+    In the words that were there first, so that --resume finds an older run.
+    """
+    operators = "+".join(map(former_text, config.model.operators)).replace("/", "_")
+    task = config.identity()["task"]["name"]
+    return Path("runs") / f"{task}-{operators}-seed{config.train.seed}"
 
 
 def write_atomic(path: Path, data: bytes) -> None:

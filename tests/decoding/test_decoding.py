@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from cases import DECODABLE, EXACT, draw_qkv, far
+from cases import DECODABLE, EXACT, draw_qkv, extend, far
 
 import chacal
 
@@ -20,16 +20,6 @@ def split(n: int, seed: int) -> list[slice]:
         cuts.append(slice(at, min(n, at + step)))
         at += step
     return cuts
-
-
-def extend(decoder, inputs, calls, mask=None, **options):
-    parts = [
-        decoder.extend(
-            *(x[..., at, :] for x in inputs), None if mask is None else mask[..., at], **options
-        )
-        for at in calls
-    ]
-    return torch.cat(parts, -2)
 
 
 @decodable

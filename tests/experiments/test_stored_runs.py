@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chacal.experiments.cells import run_id
+from chacal.experiments.cells import Evaluation, run_id
 from chacal.training.config import RunConfig
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +23,18 @@ def data_folder(tmp_path, monkeypatch):
     for name in names:
         name.parent.mkdir(parents=True, exist_ok=True)
         name.write_text("text\n" * 100)
+
+
+def test_every_committed_configuration_is_read_and_every_evaluation_names_its_file(data_folder):
+    others = [*ROOT.glob("results/**/config.json"), *ROOT.glob("chacal/checkpoints/*/config.json")]
+    assert len(others) > len(CONFIGS) + 20
+    for path in others:
+        RunConfig.from_json(json.loads(path.read_text()))
+    measured = sorted(ROOT.glob("results/**/runs/*/evaluation-*.json"))
+    assert len(measured) > 150
+    for path in measured:
+        stored = json.loads(path.read_text())["evaluation"]
+        assert Evaluation.from_stored(stored, str(path)).id == path.stem
 
 
 def test_committed_configurations_name_their_folders(data_folder):

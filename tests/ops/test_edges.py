@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from cases import CAUSAL, DECODABLE, EXACT, LEAKY, draw, draw_qkv, far, leaves
-from test_decoding import extend
+from cases import CAUSAL, DECODABLE, EXACT, LEAKY, draw, draw_qkv, extend, far, leaves
 from test_precision import value_and_grads
 
 import chacal
