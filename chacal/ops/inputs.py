@@ -49,8 +49,8 @@ def run(
         mask: (batch, n) boolean, True for real tokens.
         length_matters: whether a row's output depends on n itself (blocks of n//3, say) or on
             later tokens; such an operator runs once per distinct length instead of once.
-        causal: whether no row depends on a later token; then a bad one (NaN, infinity, a number
-            too large) cannot reach earlier rows (guard.py).
+        causal: whether no row depends on a later token; with CHACAL_CHECK=1 a bad one (NaN,
+            infinity, a number too large) then cannot reach earlier rows either (guard.py).
 
     Returns:
         (..., n, d_v) in q's dtype, zeros at padding.
@@ -101,7 +101,7 @@ def _flat(
     try:
         with no_autocast(q.device):
             inputs = q, k, v, gamma.to(compute)
-            guard = causal and all(map(may_read, inputs))
+            guard = causal and checking() and all(map(may_read, inputs))
             Y = guarded(core, *inputs, scale) if guard else core(*inputs, scale)
     except RuntimeError as error:
         if "functorch transforms" not in str(error):
@@ -189,6 +189,11 @@ def check_scale(scale: float | None, d: int) -> float:
     return float(scale)
 
 
+def checking() -> bool:
+    """Whether values are to be watched, at the price of some time: CHACAL_CHECK=1."""
+    return os.environ.get("CHACAL_CHECK") == "1"
+
+
 def may_read(x: Tensor) -> bool:
     """Whether a check may look at the values of x.
 
@@ -199,7 +204,7 @@ def may_read(x: Tensor) -> bool:
     # the tensors of torch.func stand for many values at once
     if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x):
         return False
-    return x.device.type == "cpu" or os.environ.get("CHACAL_CHECK") == "1"
+    return x.device.type == "cpu" or checking()
 
 
 def check_gamma(gamma: Gamma, q: Tensor) -> Tensor:

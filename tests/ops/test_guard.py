@@ -25,6 +25,11 @@ PLACES = {"q": [0], "k": [1], "v": [2], "q and k": [0, 1], "all": [0, 1, 2]}
 bad = pytest.mark.parametrize("bad", BAD)
 
 
+@pytest.fixture(autouse=True)
+def checking(monkeypatch):
+    monkeypatch.setenv("CHACAL_CHECK", "1")
+
+
 def anywhere(text, which, bad, first, last):
     """A place from first to last, the same in every run."""
     return first + zlib.crc32(f"{text} {which} {bad}".encode()) % (last - first)
