@@ -13,7 +13,9 @@ from tables import FakeTable, named_cell
 
 from chacal.experiments.cells import Cost, Evaluation, run_id
 from chacal.experiments.files import read_json, table_file
+from chacal.experiments.gather import choose
 from chacal.experiments.job import failure_file, perform
+from chacal.experiments.reproduce import reproduce
 from chacal.experiments.scales import SMOKE
 from chacal.experiments.sweep import claim, plan, run_table
 from chacal.report.files import read_table
@@ -222,6 +224,32 @@ def test_scales_are_never_mixed(tmp_path):
     with pytest.raises(ValueError, match="holds other files"):
         sweep(TWO, tmp_path / "thesis")
     assert [p.name for p in (tmp_path / "thesis").iterdir()] == ["chapter1.tex"]
+
+
+def test_a_table_is_written_anew_and_nothing_is_run(tmp_path):
+    out = tmp_path / "s"
+
+    def anew(**options):
+        return reproduce("tab:ablation_branches", scale="smoke", out=out, run=False, **options)
+
+    with pytest.raises(ValueError, match="holds no results; expected a folder of chacal reproduce"):
+        anew()
+    assert not out.exists()
+    claim(out, "smoke")
+    result = anew()
+    assert not result.was_run
+    assert read_table(table_file("tab:ablation_branches", out)) == result
+    assert not (out / "runs").exists()
+    with pytest.raises(ValueError, match="only is 'telepathy'; expected a part of"):
+        anew(only="telepathy")
+
+
+def test_a_whole_label_means_its_own_row_alone():
+    labels = ["Local", "Local + Residual", "Local + Residual, mean values"]
+    assert choose(labels, "Local + Residual") == ["Local + Residual"]
+    assert choose(labels, "Residual") == labels[1:]
+    assert choose(labels, "") == labels
+    assert choose(labels, "residual") == []
 
 
 def test_bad_numbers_of_jobs_are_refused(tmp_path, monkeypatch):

@@ -226,3 +226,21 @@ def test_a_config_alone_marks_its_layers(kind, tmp_path):
     with pytest.raises(Exception, match=r"layer_types.*chacal"):
         KINDS[kind][0].from_pretrained(tmp_path)
     assert len(operators_of(auto(kind).from_pretrained(tmp_path))) == 3
+
+
+def test_what_was_saved_before_an_option_was_added_means_what_it_meant(tmp_path):
+    model = patch(tiny("llama"), "block@4,values=rows", layers=[1])
+    inputs = inputs_of("llama")
+    expected = model(**inputs).logits
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    saved = json.loads(file.read_text())
+    assert saved["chacal_operators"] == {"1": "block@4,values=rows"}
+    # as a version without `values` wrote it
+    file.write_text(json.dumps({**saved, "chacal_operators": {"1": "block@4"}}))
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert str(operators_of(loaded)[1]) == "block@4,values=rows"
+    assert torch.equal(loaded(**inputs).logits, expected)
+    # the default of today is told in what is saved today
+    other = patch(tiny("llama"), "block@4", layers=[1])
+    assert other.config.chacal_operators == {"1": "block@4,values=mean"}
