@@ -10,9 +10,11 @@ only if that is not finite are rows computed again without what comes after them
 - backward: gradients are taken again with all tokens after the last row that has a gradient set
   to zero.
 
-It is asked for by CHACAL_CHECK=1 in the environment; without, a bad token spoils earlier rows of
-its tile too. That looking at every gradient costs the operators that are linear in n less than 2 %
-of their time has not been shown. In a compiled graph and under torch.func nothing is checked.
+Rows are looked at always, which takes a hundredth of the time, and gradients of rows that are not
+finite with them. Gradients of finite rows, in which a number near the largest of its dtype may
+still overflow, are looked at with CHACAL_CHECK=1 in the environment: that costs operators that are
+linear in n up to a seventh of a training step. All this is for the CPU (`inputs.may_read`): on an
+accelerator, unless CHACAL_CHECK=1, in a compiled graph and under torch.func nothing is looked at.
 """
 
 from __future__ import annotations
@@ -29,11 +31,16 @@ Core = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
 """(q, k, v, gamma, scale) -> Y on (B, n, d) tensors; gamma is (B or 1, 1, 1)."""
 
 
-def guarded(core: Core, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
-    """core(q, k, v, gamma, scale), rows of which depend on no later token."""
+def guarded(
+    core: Core, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, gradients: bool
+) -> Tensor:
+    """core(q, k, v, gamma, scale), rows of which depend on no later token.
+
+    With `gradients` those of finite rows are looked at as well.
+    """
     call = Call(core, scale)
     inputs = (q, k, v, gamma)
-    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
+    if gradients and torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
         q, k, v, gamma = In.apply(call, *inputs)
         Y = Out.apply(call, core(q, k, v, gamma, scale))
     else:

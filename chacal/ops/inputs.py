@@ -49,8 +49,8 @@ def run(
         mask: (batch, n) boolean, True for real tokens.
         length_matters: whether a row's output depends on n itself (blocks of n//3, say) or on
             later tokens; such an operator runs once per distinct length instead of once.
-        causal: whether no row depends on a later token; with CHACAL_CHECK=1 a bad one (NaN,
-            infinity, a number too large) then cannot reach earlier rows either (guard.py).
+        causal: whether no row depends on a later token; then a bad one (NaN, infinity, a number
+            too large) cannot reach earlier rows (guard.py).
 
     Returns:
         (..., n, d_v) in q's dtype, zeros at padding.
@@ -101,8 +101,8 @@ def _flat(
     try:
         with no_autocast(q.device):
             inputs = q, k, v, gamma.to(compute)
-            guard = causal and checking() and all(map(may_read, inputs))
-            Y = guarded(core, *inputs, scale) if guard else core(*inputs, scale)
+            guard = causal and all(map(may_read, inputs))
+            Y = guarded(core, *inputs, scale, checking()) if guard else core(*inputs, scale)
     except RuntimeError as error:
         if "functorch transforms" not in str(error):
             raise

@@ -164,3 +164,20 @@ def test_decoding(text, bad, with_mask):
         decoder.crop(at)
         again = decoder.extend(*(x[:, at:] for x in good), mask[:, at:])
         assert far(again, Y[:, at:]) < 1e-5
+
+
+@pytest.mark.parametrize("text", LONG)
+@pytest.mark.parametrize("bad", ["nan", "inf", "1e25"])
+def test_outputs_and_their_gradients_without_being_asked(text, bad, monkeypatch):
+    monkeypatch.delenv("CHACAL_CHECK")
+    good = draw_qkv(2, n=150, dtype=torch.float32)
+    operator = chacal.parse_operator(text)
+    inputs = leaves(*spoil(good, "all", bad, 101))
+    Y = operator(*inputs)
+    assert not bool(Y.isfinite().all())
+    plain = leaves(*good)
+    expected = operator(*plain)
+    assert far(Y[0, :101], expected[0, :101]) < 1e-5
+    found = torch.autograd.grad(Y[:, :101].sum(), inputs)
+    for a, b in zip(found, torch.autograd.grad(expected[:, :101].sum(), plain), strict=True):
+        assert far(a, b) < 1e-4 * max(1, float(b.abs().max()))
