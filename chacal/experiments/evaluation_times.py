@@ -12,9 +12,10 @@ from torch import Tensor
 
 from chacal.bench.timing import interleave, machine
 from chacal.experiments.cells import Cell, run_id
-from chacal.experiments.files import read_json, timing_file, write_json
+from chacal.experiments.files import timing_file, write_json
 from chacal.experiments.job import TEST_SEED
 from chacal.nn import Transformer
+from chacal.report.files import read_json
 from chacal.report.results import Timing
 from chacal.training.evaluate import compute_scores, load_run
 

@@ -1,4 +1,4 @@
-"""Where the files of a sweep lie, and how they are read and written."""
+"""Where the files of a sweep lie, and how they are written."""
 
 from __future__ import annotations
 
@@ -17,14 +17,6 @@ def table_file(name: str, out: Path) -> Path:
 def timing_file(name: str, out: Path) -> Path:
     """Where the times of its evaluations are."""
     return out / "tables" / f"{name.replace(':', '-')}.timing.json"
-
-
-def read_json(path: Path) -> Any:
-    """A JSON file, or a ValueError that names it."""
-    try:
-        return json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -21,12 +21,12 @@ import numpy as np
 from chacal._plain import from_plain, to_plain
 from chacal.experiments.cells import Cell, Cost, run_id
 from chacal.experiments.evaluation_times import Times, read_times
-from chacal.experiments.files import read_json, table_file, write_json
+from chacal.experiments.files import table_file, write_json
 from chacal.experiments.job import TEST_SEED, failure_file
 from chacal.experiments.scales import Scale
 from chacal.experiments.table import Found, Table
 from chacal.operators import parse_operator
-from chacal.report.files import read_table
+from chacal.report.files import read_json, read_table
 from chacal.report.results import (
     SMOKE,
     Breakdown,

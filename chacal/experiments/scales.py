@@ -70,8 +70,8 @@ class Scale:
         noise: the canary.
         noise_train: how it is (not) learned.
         noise_width: width of its model.
-        manual: real text, for what a leak does to perplexity.
-        manual_train: how it is learned.
+        help_text: real text, for what a leak does to perplexity.
+        help_train: how it is learned.
         width: of all other models.
         heads: of all models but where heads are the question.
         examples: of a test set.
@@ -93,8 +93,8 @@ class Scale:
     noise: Noise
     noise_train: TrainConfig
     noise_width: int
-    manual: Language
-    manual_train: TrainConfig
+    help_text: Language
+    help_train: TrainConfig
     width: int
     heads: int
     examples: int
@@ -146,12 +146,12 @@ class Scale:
         )
         return RunConfig(task=self.noise, model=model, train=self.noise_train)
 
-    def on_manual(self, operator: str) -> RunConfig:
+    def on_help(self, operator: str) -> RunConfig:
         """Two layers of the operator on real text: the paper swaps every layer of its models."""
         model = ModelConfig(
             operators=(operator, operator), width=self.width, heads=self.heads, qk_norm=None
         )
-        return RunConfig(task=self.manual, model=model, train=self.manual_train)
+        return RunConfig(task=self.help_text, model=model, train=self.help_train)
 
 
 SMOKE = Scale(
@@ -177,8 +177,8 @@ SMOKE = Scale(
         checkpoint_every=10,
     ),
     noise_width=16,
-    manual=Language(test="help", window=4096),
-    manual_train=TrainConfig(steps=2, batch_size=1, eval_every=2, checkpoint_every=2),
+    help_text=Language(test="help", window=4096),
+    help_train=TrainConfig(steps=2, batch_size=1, eval_every=2, checkpoint_every=2),
     width=16,
     heads=2,
     examples=64,
@@ -212,8 +212,8 @@ CPU = Scale(
         checkpoint_every=200,
     ),
     noise_width=64,
-    manual=Language(test="help", window=256),
-    manual_train=TrainConfig(
+    help_text=Language(test="help", window=256),
+    help_train=TrainConfig(
         steps=500, batch_size=16, warmup=50, schedule="cosine", eval_every=250,
         checkpoint_every=250,
     ),
@@ -248,8 +248,8 @@ PAPER = Scale(
         test_examples=256, checkpoint_every=1000,
     ),
     noise_width=512,
-    manual=Language(test="help", window=1024),
-    manual_train=TrainConfig(
+    help_text=Language(test="help", window=1024),
+    help_train=TrainConfig(
         steps=5000, batch_size=64, lr=3e-4, warmup=500, schedule="cosine", eval_every=500,
         checkpoint_every=500,
     ),

@@ -30,7 +30,7 @@ from chacal.bench.cost import against_block_size, against_length
 from chacal.bench.timing import machine
 from chacal.experiments.cells import Cell, Cost, Evaluation, run_id
 from chacal.experiments.evaluation_times import time_cells
-from chacal.experiments.files import read_json, write_json
+from chacal.experiments.files import write_json
 from chacal.experiments.gather import choose, save_table
 from chacal.experiments.job import (
     Job,
@@ -43,6 +43,7 @@ from chacal.experiments.job import (
 from chacal.experiments.progress import Progress
 from chacal.experiments.scales import Scale
 from chacal.experiments.table import Table
+from chacal.report.files import read_json
 from chacal.report.results import TableResult
 from chacal.training.config import RunConfig
 from chacal.training.distributed import start

@@ -10,11 +10,12 @@ only if that is not finite are rows computed again without what comes after them
 - backward: gradients are taken again with all tokens after the last row that has a gradient set
   to zero.
 
-Rows are looked at always, which takes a hundredth of the time, and gradients of rows that are not
-finite with them. Gradients of finite rows, in which a number near the largest of its dtype may
-still overflow, are looked at with CHACAL_CHECK=1 in the environment: that costs operators that are
-linear in n up to a seventh of a training step. All this is for the CPU (`inputs.may_read`): on an
-accelerator, unless CHACAL_CHECK=1, in a compiled graph and under torch.func nothing is looked at.
+Rows are looked at always, and gradients of rows that are not finite with them. Gradients of finite
+rows, in which a number near the largest of its dtype may still overflow, are looked at with
+CHACAL_CHECK=1 in the environment: operators that are linear in n train noticeably slower then
+(`chacal bench ops window@64 pattern` with it and without). All this is for the CPU
+(`inputs.may_read`): on an accelerator, unless CHACAL_CHECK=1, in a compiled graph and under
+torch.func nothing is looked at.
 """
 
 from __future__ import annotations

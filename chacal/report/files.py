@@ -67,7 +67,7 @@ def read_results(
 
 def read_table(file: Path) -> TableResult:
     """A table's file; an older one is refused, with the command that writes it anew."""
-    data = _read(file)
+    data = read_json(file)
     if not isinstance(data, dict):
         raise ValueError(f"{file} is not a table; expected an object")
     if data.get("version") != VERSION:
@@ -80,7 +80,7 @@ def read_table(file: Path) -> TableResult:
 
 
 def _read_scale(mark: Path, never_run: Mapping[str, TableResult]) -> Results:
-    data = _read(mark)
+    data = read_json(mark)
     scale = data.get("scale") if isinstance(data, dict) else None
     tables = []
     for name, empty in never_run.items():
@@ -98,7 +98,8 @@ def _read_scale(mark: Path, never_run: Mapping[str, TableResult]) -> Results:
     return Results(str(scale), mark.parent, tuple(tables))
 
 
-def _read(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """A JSON file, or a ValueError that names it."""
     try:
         return json.loads(path.read_text())
     except json.JSONDecodeError as error:

@@ -73,7 +73,7 @@ class LeakTable(Table[Row]):
             run = scale.on_boxes("dense", text)
             cells.append(self.cell(Row(operator=text), run, evaluation_of(scale, run), STORIES))
         for text in (*few, *small):
-            cells.append(self.cell(Row(operator=text), scale.on_manual(text), whole, TEXT))
+            cells.append(self.cell(Row(operator=text), scale.on_help(text), whole, TEXT))
         return cells
 
     def seeds(self, scale: Scale) -> int:
