@@ -8,13 +8,12 @@ at every block border it crosses (docs/paper.md).
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from chacal.ops.attend import row_lse, score_pieces, score_room
-from chacal.ops.inputs import Gamma, check_choice, check_count, exact_backward, run
+from chacal.ops.inputs import Gamma, check_choice, check_count, run
+from chacal.ops.library import Operation
 from chacal.ops.resolvent import check_matrix, check_range, neumann, resolvent
 from chacal.ops.samplers import (
     CAUSAL_ROWS,
@@ -30,7 +29,7 @@ from chacal.ops.samplers import (
     sum_blocks,
     up,
 )
-from chacal.ops.streaming import Adjoint, Rows, from_first, leaf_size
+from chacal.ops.streaming import Adjoint, Rows, from_first, leaf_size, row_sums
 
 BRANCHES = ("both", "local", "residual")
 VALUES = ("rows", "mean")
@@ -125,7 +124,7 @@ def block_resolvent_attention(
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         n = q.shape[1]
         m = min(n, block_size or max(1, n // (divisor or 1)))
-        return BlockFunction.apply(q, k, v, gamma, scale, m, rows, columns, branches, v_rows)
+        return BLOCK(q, k, v, gamma, scale, m, rows, columns, branches, v_rows)
 
     return run(
         core, q, k, v, gamma=gamma, scale=scale, mask=mask,
@@ -136,142 +135,187 @@ def block_resolvent_attention(
 
 def reduced(A_res: Tensor, V: Tensor, gamma: Tensor, columns: str, block_size: int) -> Tensor:
     """Ỹ_res = S_γ(Ã_res) Ṽ (Eq. 7) from column sums of A_res."""
-    if columns == "mean":
-        # a column of the reduced system is a past block, and so a whole one
-        A_res = A_res / block_size
-    return (1 - gamma) * neumann(A_res, A_res @ V, gamma)
+    A = A_res / column_size(columns, block_size)
+    return (1 - gamma) * neumann(A, A @ V, gamma)
 
 
-class BlockFunction(torch.autograd.Function):
-    """Algorithm 1 on (B, n, d), with a backward that recomputes A; γ is (B or 1, 1, 1).
+def reduced_backward(
+    dY: Tensor, A_res: Tensor, V: Tensor, gamma: Tensor, columns: str, block_size: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of A_res, Ṽ and γ, for X = (I-γÃ)⁻¹ÃṼ and Ỹ_res = (1-γ) X.
+
+    With U = (I-γÃ)⁻ᵀ (1-γ) dY:  dÃ = U (Ṽ + γX)ᵀ,  dṼ = ÃᵀU,  dγ = <U, ÃX> - <dY, X>.
+    """
+    size = column_size(columns, block_size)
+    A = A_res / size
+    X = neumann(A, A @ V, gamma)
+    I = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    U = torch.linalg.solve_triangular((I - gamma * A).mT, (1 - gamma) * dY, upper=True)
+    dgamma = (U * (A @ X) - dY * X).sum_to_size(gamma.shape)
+    return U @ (V + gamma * X).mT / size, A.mT @ U, dgamma
+
+
+def column_size(columns: str, block_size: int) -> int:
+    """By how much a column sum is divided: it is of a past block, and so of a whole one."""
+    return block_size if columns == "mean" else 1
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gamma: Tensor,
+    scale: float,
+    block_size: int,
+    rows: str,
+    columns: str,
+    branches: str,
+    v_rows: str,
+) -> tuple[Tensor, ...]:
+    """Y (B, n, d_v), and H = A Z within blocks, log-sum-exps of whole rows, of their past, A_res.
 
     Row r of block I has one softmax over everything up to r. Its mass on its own block drives the
     recursion of `streaming.py`, restarted at each block and told of the mass that lies before
-    it; its mass on earlier blocks, if r is one of the rows that stand for I, adds to Ã_res. The
-    reduced system, (n/m)² numbers, is left to autograd.
+    it; its mass on earlier blocks, if r is one of the rows that stand for I, adds to Ã_res.
     """
+    B, n, _ = q.shape
+    local = Rows(q, k, v, gamma, scale, leaf=leaf_size(block_size, LEAF, LEAF_STEP))
+    lse_past = q.new_full((B, n), -torch.inf)
+    blocks = num_blocks(n, block_size)
+    A_res = q.new_zeros(B, blocks, blocks)
+    room = score_room(q, B * block_size * n)
+    for I in range(blocks):
+        a, b = I * block_size, min(n, (I + 1) * block_size)
+        chosen = standing(rows, a, b)
+        mass = q.new_empty(B, b - a, I) if branches != "local" else None
+        for heads, piece, S, spare in score_pieces(q[:, a:b], k[:, :a], scale, room):
+            lse_past[heads, a:b][:, piece] = row_lse(S, spare)
+            if mass is None:
+                continue
+            # the rows that stand for the block, if any are in this piece
+            first, last = (min(max(t - a, piece.start), piece.stop)
+                           for t in (chosen.start, chosen.stop))  # fmt: skip
+            if first < last:
+                # `spare` holds the logarithms of P
+                log_P = spare[:, first - piece.start : last - piece.start]
+                mass[heads, first:last] = log_P.exp().unflatten(-1, (I, -1)).sum(-1)
+        local.lse[:, a:b] = lse_past[:, a:b]
+        local.solve(a, b)
+        if mass is not None:
+            share = (lse_past[:, chosen] - local.lse[:, chosen]).exp_()
+            mass = mass[:, chosen.start - a : chosen.stop - a]
+            A_res[:, I, :I] = (mass * share.unsqueeze(-1)).mean(1)
+    Y = torch.zeros_like(v) if branches == "residual" else local.H * (1 - gamma)
+    if branches != "local":
+        add_up(Y, reduced(A_res, pick_rows(v, block_size, v_rows), gamma, columns, block_size),
+               block_size)  # fmt: skip
+    return Y, local.H, local.lse, lse_past, A_res
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        gamma: Tensor,
-        scale: float,
-        block_size: int,
-        rows: str,
-        columns: str,
-        branches: str,
-        v_rows: str,
-    ) -> Tensor:
-        """Y (B, n, d_v)."""
-        B, n, _ = q.shape
-        local = Rows(q, k, v, gamma, scale, leaf=leaf_size(block_size, LEAF, LEAF_STEP))
-        lse_past = q.new_full((B, n), -torch.inf)
-        blocks = num_blocks(n, block_size)
-        A_res = q.new_zeros(B, blocks, blocks)
-        room = score_room(q, B * block_size * n)
-        for I in range(blocks):
-            a, b = I * block_size, min(n, (I + 1) * block_size)
-            chosen = standing(rows, a, b)
-            mass = q.new_empty(B, b - a, I) if branches != "local" else None
-            for heads, piece, S, spare in score_pieces(q[:, a:b], k[:, :a], scale, room):
-                lse_past[heads, a:b][:, piece] = row_lse(S, spare)
-                if mass is None:
-                    continue
-                # the rows that stand for the block, if any are in this piece
-                first, last = (min(max(t - a, piece.start), piece.stop)
-                               for t in (chosen.start, chosen.stop))  # fmt: skip
-                if first < last:
-                    # `spare` holds the logarithms of P
-                    log_P = spare[:, first - piece.start : last - piece.start]
-                    mass[heads, first:last] = log_P.exp().unflatten(-1, (I, -1)).sum(-1)
-            local.lse[:, a:b] = lse_past[:, a:b]
-            local.solve(a, b)
-            if mass is not None:
-                share = (lse_past[:, chosen] - local.lse[:, chosen]).exp_()
-                mass = mass[:, chosen.start - a : chosen.stop - a]
-                A_res[:, I, :I] = (mass * share.unsqueeze(-1)).mean(1)
-        ctx.options = scale, block_size, rows, columns, branches, v_rows
-        ctx.save_for_backward(q, k, v, gamma, local.H, local.lse, lse_past, A_res)
-        if branches == "residual":
-            Y = torch.zeros_like(v)
-        else:
-            # H itself is needed by the backward alone
-            Y = torch.mul(local.H, 1 - gamma, out=None if any(ctx.needs_input_grad) else local.H)
-        if branches != "local":
-            add_up(Y, reduced(A_res, pick_rows(v, block_size, v_rows), gamma, columns, block_size),
-                   block_size)  # fmt: skip
-        return Y
 
-    @staticmethod
-    @exact_backward
-    def backward(ctx: Any, dY: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of q, k, v and γ."""
-        q, k, v, gamma, H, lse, lse_past, A_res = ctx.saved_tensors
-        scale, m, rows, columns, branches, v_rows = ctx.options
-        n = q.shape[1]
-        residual = branches != "local"
-        if residual:
-            V_rows = pick_rows(v, m, v_rows)
-            A, V, g = (x.detach().requires_grad_() for x in (A_res, V_rows, gamma))
-            with torch.enable_grad():
-                Y_res = reduced(A, V, g, columns, m)
-            dA_res, dV_rows, dgamma_res = torch.autograd.grad(Y_res, (A, V, g), sum_blocks(dY, m))
-        if branches == "residual":
-            dY = torch.zeros_like(dY)
-        # what a row's softmax loses to the gradient of its masses on earlier blocks
-        shift = torch.zeros_like(lse).unsqueeze(-1)
-        share = (lse_past - lse).exp_().unsqueeze(-1)
-        first_only = rows == "first" or not residual
-        # the first block is the only one whose rows see nothing but their block
-        v_local, H = v.clone(), H.clone()
-        v_local[:, :m], H[:, :m] = from_first(v[:, :m], (1 - gamma) * H[:, :m], gamma)
-        local = Adjoint(
-            q, k, v_local, gamma, scale, False, H, lse, dY,
-            shift=None if first_only else shift, leaf=leaf_size(m, LEAF, LEAF_STEP),
-        )  # fmt: skip
-        dq, dk, room = local.dq, local.dk, score_room(q, q.shape[0] * m * n)
-        spans = [(I, I * m, min(n, (I + 1) * m)) for I in range(num_blocks(n, m))]
-        for I, a, b in spans[1:] if residual else []:
-            chosen = standing(rows, a, b)
-            weight = 1 / (chosen.stop - chosen.start)
-            for heads, piece, S, spare in score_pieces(q[:, chosen], k[:, :a], scale, room):
-                at = slice(chosen.start + piece.start, chosen.start + piece.stop)
-                P = torch.softmax(S, -1, out=spare)
-                per_block = P.mul_(share[heads, at] * weight).unflatten(-1, (I, m))
-                dA = dA_res[heads, None, I, :I]
-                lost = (per_block.sum(-1) * dA).sum(-1, keepdim=True)
-                shift[heads, at] = -lost
-                # subtracted here, before the keys come in: dA and what a row loses nearly cancel
-                dS = per_block.mul_((dA - lost / weight).unsqueeze(-1)).flatten(-2)
-                dq[heads, at] += torch.bmm(dS, k[heads, :a]).mul_(scale)
-                dk[heads, :a].baddbmm_(dS.mT, q[heads, at], alpha=scale)
-        for _, a, b in spans:
-            local.solve(a, b)
-        if first_only:
-            # a block's first row sees nothing of its block but itself: one entry to correct, and
-            # the rest of the block keeps the fast kernel
-            for _, a, _ in spans:
-                own = (q[:, a] * k[:, a]).sum(-1, keepdim=True).mul_(scale) - lse[:, a, None]
-                dS = own.exp_() * shift[:, a] * scale
-                dq[:, a] += dS * k[:, a]
-                dk[:, a] += dS * q[:, a]
-        slope = share * -(local.W * H).sum(-1, keepdim=True)
-        for _, a, b in spans[1:]:
-            for heads, piece, S, spare in score_pieces(q[:, a:b], k[:, :a], scale, room):
-                at = slice(a + piece.start, a + piece.stop)
-                P = torch.softmax(S, -1, out=spare)
-                steep = slope[heads, at]
-                dq[heads, at].addcmul_(torch.bmm(P, k[heads, :a]), steep, value=scale)
-                dk[heads, :a].baddbmm_(P.mT, q[heads, at] * steep, alpha=scale)
-        dgamma = local.dgamma() if ctx.needs_input_grad[3] else None
-        if residual:
-            add_down(local.G, dV_rows, m, v_rows)
-            if dgamma is not None:
-                dgamma += dgamma_res
-        return dq, dk, local.G, dgamma, None, None, None, None, None, None
+def backward(
+    dY: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gamma: Tensor,
+    H: Tensor,
+    lse: Tensor,
+    lse_past: Tensor,
+    A_res: Tensor,
+    scale: float,
+    m: int,
+    rows: str,
+    columns: str,
+    branches: str,
+    v_rows: str,
+    gamma_needed: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v and γ; A is computed again."""
+    n = q.shape[1]
+    residual = branches != "local"
+    if residual:
+        dA_res, dV_rows, dgamma_res = reduced_backward(
+            sum_blocks(dY, m), A_res, pick_rows(v, m, v_rows), gamma, columns, m
+        )
+    if branches == "residual":
+        dY = torch.zeros_like(dY)
+    # what a row's softmax loses to the gradient of its masses on earlier blocks
+    shift = torch.zeros_like(lse).unsqueeze(-1)
+    share = (lse_past - lse).exp_().unsqueeze(-1)
+    first_only = rows == "first" or not residual
+    # the first block is the only one whose rows see nothing but their block
+    v_local, H = v.clone(), H.clone()
+    v_local[:, :m], H[:, :m] = from_first(v[:, :m], (1 - gamma) * H[:, :m], gamma)
+    local = Adjoint(
+        q, k, v_local, gamma, scale, False, H, lse, dY,
+        shift=None if first_only else shift, leaf=leaf_size(m, LEAF, LEAF_STEP),
+    )  # fmt: skip
+    dq, dk, room = local.dq, local.dk, score_room(q, q.shape[0] * m * n)
+    spans = [(I, I * m, min(n, (I + 1) * m)) for I in range(num_blocks(n, m))]
+    for I, a, b in spans[1:] if residual else []:
+        chosen = standing(rows, a, b)
+        weight = 1 / (chosen.stop - chosen.start)
+        for heads, piece, S, spare in score_pieces(q[:, chosen], k[:, :a], scale, room):
+            at = slice(chosen.start + piece.start, chosen.start + piece.stop)
+            P = torch.softmax(S, -1, out=spare)
+            per_block = P.mul_(share[heads, at] * weight).unflatten(-1, (I, m))
+            dA = dA_res[heads, None, I, :I]
+            lost = (per_block.sum(-1) * dA).sum(-1, keepdim=True)
+            shift[heads, at] = -lost
+            # subtracted here, before the keys come in: dA and what a row loses nearly cancel
+            dS = per_block.mul_((dA - lost / weight).unsqueeze(-1)).flatten(-2)
+            dq[heads, at] += torch.bmm(dS, k[heads, :a]).mul_(scale)
+            dk[heads, :a].baddbmm_(dS.mT, q[heads, at], alpha=scale)
+    for _, a, b in spans:
+        local.solve(a, b)
+    if first_only:
+        # a block's first row sees nothing of its block but itself: one entry to correct, and
+        # the rest of the block keeps the fast kernel
+        for _, a, _ in spans:
+            own = (q[:, a] * k[:, a]).sum(-1, keepdim=True).mul_(scale) - lse[:, a, None]
+            dS = own.exp_() * shift[:, a] * scale
+            dq[:, a] += dS * k[:, a]
+            dk[:, a] += dS * q[:, a]
+    slope = share * -(local.W * H).sum(-1, keepdim=True)
+    for _, a, b in spans[1:]:
+        for heads, piece, S, spare in score_pieces(q[:, a:b], k[:, :a], scale, room):
+            at = slice(a + piece.start, a + piece.stop)
+            P = torch.softmax(S, -1, out=spare)
+            steep = slope[heads, at]
+            dq[heads, at].addcmul_(torch.bmm(P, k[heads, :a]), steep, value=scale)
+            dk[heads, :a].baddbmm_(P.mT, q[heads, at] * steep, alpha=scale)
+    dgamma = local.dgamma(gamma_needed)
+    if residual:
+        add_down(local.G, dV_rows, m, v_rows)
+        if gamma_needed:
+            dgamma += dgamma_res
+    return dq, dk, local.G, dgamma
+
+
+def kept(
+    q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, block_size: int,
+    *options: object,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Room for H, two log-sum-exps of every row, and A_res."""
+    blocks = num_blocks(q.shape[1], block_size)
+    return (
+        v.new_empty(v.shape),
+        *row_sums(q, k, v),
+        *row_sums(q, k, v),
+        q.new_empty(q.shape[0], blocks, blocks),
+    )
+
+
+BLOCK = Operation(
+    "block",
+    "float scale, SymInt block_size, str rows, str columns, str branches, str v_rows",
+    forward,
+    backward,
+    kept,
+    num_kept=4,
+    output_needed=False,
+)
+"""Algorithm 1 on (B, n, d)."""
 
 
 def standing(rows: str, a: int, b: int) -> slice:

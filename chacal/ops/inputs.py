@@ -10,15 +10,12 @@ kept); a causal row never sees what comes after it, so the padding behind them i
 
 from __future__ import annotations
 
-import functools
 import math
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from chacal.ops.guard import Core, guarded, no_autocast
 
@@ -128,31 +125,6 @@ def take_rows(x: Tensor, order: Tensor) -> Tensor:
 def _over_rows(flags: Tensor, ndim: int) -> Tensor:
     """(batch, n) -> (batch, 1, ..., n, 1)."""
     return flags.reshape(flags.shape[0], *[1] * (ndim - 3), flags.shape[1], 1)
-
-
-def exact_backward(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A Function's backward that autocast does not reach, and that has no derivative itself.
-
-    Asked for one (`create_graph=True`) it raises: a gradient without a graph looks like one that
-    does not depend on the inputs, and a penalty on it would do nothing without a word.
-    """
-
-    @once_differentiable
-    def plain(ctx: Any, *grads: Tensor) -> Any:
-        with no_autocast(grads[0].device):
-            return backward(ctx, *grads)
-
-    @functools.wraps(backward)
-    def refusing(ctx: Any, *grads: Tensor) -> Any:
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "a resolvent's gradient was asked for with create_graph=True, and it has no "
-                "derivative itself; expected first derivatives only (for second ones, "
-                "chacal.resolvent of chacal.attention_weights is plain PyTorch)"
-            )
-        return plain(ctx, *grads)
-
-    return refusing
 
 
 def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:

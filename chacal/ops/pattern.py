@@ -24,14 +24,15 @@ O(n · (J + d)).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chacal.ops.inputs import Gamma, exact_backward, run
+from chacal.ops.inputs import Gamma, run
+from chacal.ops.library import Operation, no_dgamma
 from chacal.ops.streaming import from_first, solve_tile
 
 Offsets = str | tuple[int, ...]
@@ -82,7 +83,8 @@ def pattern_resolvent_attention(
     check_offsets(offsets)
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
-        return PatternFunction.apply(q, k, v, gamma, scale, offsets)
+        name, listed = (offsets, None) if isinstance(offsets, str) else (None, list(offsets))
+        return PATTERN(q, k, v, gamma, scale, name, listed)
 
     return run(core, q, k, v, gamma=gamma, scale=scale, mask=mask)
 
@@ -111,37 +113,59 @@ def offsets_below(offsets: Offsets, n: int) -> list[int]:
     return list(itertools.takewhile(lambda f: f < n, map(PATTERNS[offsets], itertools.count())))
 
 
-class PatternFunction(torch.autograd.Function):
-    """The resolvent of a pattern on (B, n, d) with its own backward; γ is (B or 1, 1, 1)."""
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gamma: Tensor,
+    scale: float,
+    name: str | None,
+    listed: Sequence[int] | None,
+) -> tuple[Tensor, Tensor]:
+    """Y (B, n, d_v) and the weights (B, J, n); offsets have a name or are listed."""
+    pattern = Pattern(name or tuple(listed or ()), q.shape[1])
+    P = pattern.weights(q, k, scale)
+    return (1 - gamma) * pattern.solve(P, v, torch.empty_like(v), gamma), P
 
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, offsets: Offsets
-    ) -> Tensor:
-        """Y (B, n, d_v)."""
-        pattern = Pattern(offsets, q.shape[1])
-        P = pattern.weights(q, k, scale)
-        Y = (1 - gamma) * pattern.solve(P, v, torch.empty_like(v), gamma)
-        ctx.save_for_backward(q, k, v, gamma, Y, P)
-        ctx.scale, ctx.pattern = scale, pattern
-        return Y
 
-    @staticmethod
-    @exact_backward
-    def backward(ctx: Any, dY: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of q, k, v and γ."""
-        q, k, v, gamma, Y, P = ctx.saved_tensors
-        v, H = from_first(v, Y, gamma)
-        Z = torch.addcmul(v, H, gamma)
-        G, W = ctx.pattern.solve_transposed(P, (1 - gamma) * dY, gamma)
-        dA = ctx.pattern.products(W, Z, torch.zeros_like(P))
-        # the row's sum, not W·H: near γ = 1 the two differ by much rounding
-        dS = dA.sub_((dA * P).sum(1, keepdim=True)).mul_(P).mul_(ctx.scale)
-        dq, dk = ctx.pattern.spread(dS, q, k)
-        dgamma = None
-        if ctx.needs_input_grad[3]:
-            dgamma = (G * H - dY * H).sum_to_size(gamma.shape)
-        return dq, dk, G, dgamma, None, None
+def backward(
+    dY: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gamma: Tensor,
+    Y: Tensor,
+    P: Tensor,
+    scale: float,
+    name: str | None,
+    listed: Sequence[int] | None,
+    gamma_needed: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v and γ."""
+    pattern = Pattern(name or tuple(listed or ()), q.shape[1])
+    v, H = from_first(v, Y, gamma)
+    Z = torch.addcmul(v, H, gamma)
+    G, W = pattern.solve_transposed(P, (1 - gamma) * dY, gamma)
+    dA = pattern.products(W, Z, torch.zeros_like(P))
+    # the row's sum, not W·H: near γ = 1 the two differ by much rounding
+    dS = dA.sub_((dA * P).sum(1, keepdim=True)).mul_(P).mul_(scale)
+    dq, dk = pattern.spread(dS, q, k)
+    if gamma_needed:
+        return dq, dk, G, (G * H - dY * H).sum_to_size(gamma.shape)
+    return dq, dk, G, no_dgamma(gamma, gamma_needed)
+
+
+def kept(
+    q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, name: str | None,
+    listed: Sequence[int] | None,
+) -> tuple[Tensor]:  # fmt: skip
+    """Room for the weights."""
+    B, n, _ = q.shape
+    return (q.new_empty(B, 1 + len(offsets_below(name or tuple(listed or ()), n)), n),)
+
+
+PATTERN = Operation("pattern", "float scale, str? name, int[]? listed", forward, backward, kept)
+"""The resolvent of a pattern on (B, n, d)."""
 
 
 class Pattern:

@@ -12,7 +12,7 @@ import math
 from torch import Tensor
 
 from chacal.ops.inputs import Gamma, check_count, run
-from chacal.ops.tiled import TiledFunction, View
+from chacal.ops.tiled import View, tiled
 
 
 def pooled_resolvent_attention(
@@ -51,7 +51,7 @@ def pooled_resolvent_attention(
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         n = q.shape[1]
         view = View(tile=min(n, block_size or default_block_size(n)), near=near, pool=True)
-        return TiledFunction.apply(q, k, v, gamma, scale, view)
+        return tiled(q, k, v, gamma, scale, view)
 
     return run(
         core, q, k, v, gamma=gamma, scale=scale, mask=mask, length_matters=block_size is None

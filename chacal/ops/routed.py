@@ -11,14 +11,14 @@ chose it (`routing.py`), whose log-sum-exps are known beforehand, since scores n
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from chacal.ops.inputs import Gamma, check_choice, check_count, exact_backward, run
+from chacal.ops.inputs import Gamma, check_choice, check_count, run
+from chacal.ops.library import Operation
 from chacal.ops.pooled import default_block_size
 from chacal.ops.routing import SCORES, Far, FarAdjoint, Routing
+from chacal.ops.streaming import row_sums
 from chacal.ops.tiled import Tiles, TilesAdjoint, View, new_memory
 
 
@@ -60,12 +60,11 @@ def routed_resolvent_attention(
         (..., n, d_v) in q's dtype; zeros at padding.
     """
     check_routed_options(block_size, near, routes, parts, score)
-    routing = Routing(routes, parts, score)
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         n = q.shape[1]
-        view = View(tile=min(n, block_size or default_block_size(n)), near=near)
-        return RoutedFunction.apply(q, k, v, gamma, scale, view, routing)
+        tile = min(n, block_size or default_block_size(n))
+        return ROUTED(q, k, v, gamma, scale, tile, near, routes, parts, score)
 
     return run(
         core, q, k, v, gamma=gamma, scale=scale, mask=mask, length_matters=block_size is None
@@ -84,49 +83,76 @@ def check_routed_options(
     check_choice("score", score, SCORES)
 
 
-class RoutedFunction(torch.autograd.Function):
-    """The resolvent of a View and chosen tiles on (B, n, d); γ is (B or 1, 1, 1)."""
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gamma: Tensor,
+    scale: float,
+    tile: int,
+    near: int,
+    routes: int,
+    parts: int,
+    score: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Y (B, n, d_v), the rows' log-sum-exps and the tiles (B, n, routes) that they chose."""
+    n, view, routing = q.shape[1], View(tile, near=near), Routing(routes, parts, score)
+    whole = k[:, : n - n % tile].unflatten(1, (-1, tile))
+    chosen = routing.choose(q, routing.summary(whole), view)
+    far = Far(q, k, v.shape[2], scale, tile, chosen)
+    tiles = Tiles(view, new_memory(view, k, v), gamma, scale)
+    H, lse = torch.empty_like(v), q.new_empty(q.shape[:2])
+    for a, b in view.tiles(0, n):
+        seen = far.out[:, a:b], far.lse[:, a:b]
+        H[:, a:b], lse[:, a:b] = tiles.step(q[:, a:b], v[:, a:b], a, b, seen)
+        if b - a == tile:
+            far.push(a // tile, tiles.memory.Z[:, a:b])
+    return (1 - gamma) * H, lse, chosen
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        gamma: Tensor,
-        scale: float,
-        view: View,
-        routing: Routing,
-    ) -> Tensor:
-        """Y (B, n, d_v)."""
-        n, tile = q.shape[1], view.tile
-        whole = k[:, : n - n % tile].unflatten(1, (-1, tile))
-        chosen = routing.choose(q, routing.summary(whole), view)
-        far = Far(q, k, v.shape[2], scale, tile, chosen)
-        tiles = Tiles(view, new_memory(view, k, v), gamma, scale)
-        H, lse = torch.empty_like(v), q.new_empty(q.shape[:2])
-        for a, b in view.tiles(0, n):
-            seen = far.out[:, a:b], far.lse[:, a:b]
-            H[:, a:b], lse[:, a:b] = tiles.step(q[:, a:b], v[:, a:b], a, b, seen)
-            if b - a == tile:
-                far.push(a // tile, tiles.memory.Z[:, a:b])
-        Y = (1 - gamma) * H
-        ctx.save_for_backward(q, k, v, gamma, Y, lse, chosen)
-        ctx.scale, ctx.view = scale, view
-        return Y
 
-    @staticmethod
-    @exact_backward
-    def backward(ctx: Any, dY: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of q, k, v and γ."""
-        q, k, v, gamma, Y, lse, chosen = ctx.saved_tensors
-        scale, view = ctx.scale, ctx.view
-        near = TilesAdjoint(view, q, k, v, gamma, scale, Y, lse, dY)
-        far = FarAdjoint(q, k, v.shape[2], scale, view.tile, chosen, lse)
-        for a, b in reversed(list(view.tiles(0, q.shape[1]))):
-            if b - a == view.tile:
-                far.pull(a // view.tile, near.Z[:, a:b], near.G[:, a:b], near.dk[:, a:b])
-            far.W[:, a:b], delta = near.step(a, b, far=True)
-            far.delta[:, a:b] = delta[..., 0]
-        dgamma = near.dgamma() if ctx.needs_input_grad[3] else None
-        return near.dq.add_(far.dq), near.dk, near.G, dgamma, None, None, None
+def backward(
+    dY: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gamma: Tensor,
+    Y: Tensor,
+    lse: Tensor,
+    chosen: Tensor,
+    scale: float,
+    tile: int,
+    near: int,
+    routes: int,
+    parts: int,
+    score: str,
+    gamma_needed: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v and γ."""
+    view = View(tile, near=near)
+    close = TilesAdjoint(view, q, k, v, gamma, scale, Y, lse, dY)
+    far = FarAdjoint(q, k, v.shape[2], scale, tile, chosen, lse)
+    for a, b in reversed(list(view.tiles(0, q.shape[1]))):
+        if b - a == tile:
+            far.pull(a // tile, close.Z[:, a:b], close.G[:, a:b], close.dk[:, a:b])
+        far.W[:, a:b], delta = close.step(a, b, far=True)
+        far.delta[:, a:b] = delta[..., 0]
+    return close.dq.add_(far.dq), close.dk, close.G, close.dgamma(gamma_needed)
+
+
+def kept(
+    q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, tile: int, near: int,
+    routes: int, *options: object,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Room for a log-sum-exp and the chosen tiles of every row."""
+    return *row_sums(q, k, v), q.new_empty((*q.shape[:2], routes), dtype=torch.long)
+
+
+ROUTED = Operation(
+    "routed",
+    "float scale, SymInt tile, SymInt near, SymInt routes, SymInt parts, str score",
+    forward,
+    backward,
+    kept,
+    num_kept=2,
+)
+"""The resolvent of near and chosen tiles on (B, n, d)."""

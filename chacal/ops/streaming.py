@@ -25,13 +25,12 @@ diagonal is (1-γ) dY·Z there.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from chacal.ops.attend import attend, attend_backward, softmax_lse
-from chacal.ops.inputs import Gamma, exact_backward, run
+from chacal.ops.inputs import Gamma, run
+from chacal.ops.library import Operation, no_dgamma
 from chacal.ops.resolvent import check_resolvent_options
 from chacal.ops.weights import causal_bias
 
@@ -68,36 +67,37 @@ def resolvent_attention(
     drop = diagonal == "drop"
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
-        return StreamingFunction.apply(q, k, v, gamma, scale, drop)
+        return RESOLVENT(q, k, v, gamma, scale, drop)
 
     return run(core, q, k, v, gamma=gamma, scale=scale, mask=mask)
 
 
-class StreamingFunction(torch.autograd.Function):
-    """The exact resolvent on (B, n, d) with its own backward; γ is (B or 1, 1, 1)."""
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, drop: bool
+) -> tuple[Tensor, Tensor]:
+    """Y (B, n, d_v) and the rows' log-sum-exps."""
+    rows = Rows(q, k, v, gamma, scale, drop)
+    rows.solve(0, q.shape[1])
+    return rows.H.mul_(1 - gamma), rows.lse
 
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, drop: bool
-    ) -> Tensor:
-        """Y (B, n, d_v)."""
-        rows = Rows(q, k, v, gamma, scale, drop)
-        rows.solve(0, q.shape[1])
-        Y = rows.H.mul_(1 - gamma)
-        ctx.save_for_backward(q, k, v, gamma, Y, rows.lse)
-        ctx.scale, ctx.drop = scale, drop
-        return Y
 
-    @staticmethod
-    @exact_backward
-    def backward(ctx: Any, dY: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of q, k, v and γ."""
-        q, k, v, gamma, Y, lse = ctx.saved_tensors
-        v, H = (v, Y / (1 - gamma)) if ctx.drop else from_first(v, Y, gamma)
-        adjoint = Adjoint(q, k, v, gamma, ctx.scale, ctx.drop, H, lse, dY)
-        adjoint.solve(0, q.shape[1])
-        dgamma = adjoint.dgamma() if ctx.needs_input_grad[3] else None
-        return adjoint.dq, adjoint.dk, adjoint.G, dgamma, None, None
+def backward(
+    dY: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gamma: Tensor,
+    Y: Tensor,
+    lse: Tensor,
+    scale: float,
+    drop: bool,
+    gamma_needed: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v and γ."""
+    v, H = (v, Y / (1 - gamma)) if drop else from_first(v, Y, gamma)
+    adjoint = Adjoint(q, k, v, gamma, scale, drop, H, lse, dY)
+    adjoint.solve(0, q.shape[1])
+    return adjoint.dq, adjoint.dk, adjoint.G, adjoint.dgamma(gamma_needed)
 
 
 def from_first(v: Tensor, Y: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
@@ -266,8 +266,10 @@ class Adjoint:
         self.dq[:, a:b].baddbmm_(dS, k, alpha=self.scale)
         self.dk[:, a:b].baddbmm_(dS.mT, q, alpha=self.scale)
 
-    def dgamma(self) -> Tensor:
-        """dγ = <G, Z's hops> - <dY, H>, summed to γ's shape."""
+    def dgamma(self, needed: bool) -> Tensor:
+        """dγ = <G, Z's hops> - <dY, H>, summed to γ's shape, where it is needed."""
+        if not needed:
+            return no_dgamma(self.gamma, needed)
         hops = self.H - self.A_tt * self.Z if self.drop else self.H
         return (self.G * hops - self.dY * self.H).sum_to_size(self.gamma.shape)
 
@@ -306,3 +308,12 @@ def solve_tile(
     if not transposed:
         M = M.mT
     return torch.linalg.solve_triangular(M, rhs.mT, upper=not transposed, left=False).mT
+
+
+def row_sums(q: Tensor, k: Tensor, v: Tensor, *options: object) -> tuple[Tensor]:
+    """Room for a log-sum-exp of every row."""
+    return (q.new_empty(q.shape[:2]),)
+
+
+RESOLVENT = Operation("resolvent", "float scale, bool drop", forward, backward, row_sums)
+"""The exact resolvent on (B, n, d)."""

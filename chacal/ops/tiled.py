@@ -18,14 +18,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from chacal.ops.attend import softmax_lse
-from chacal.ops.inputs import exact_backward
-from chacal.ops.streaming import from_first, solve_tile
+from chacal.ops.library import Operation, no_dgamma
+from chacal.ops.streaming import from_first, row_sums, solve_tile
 
 
 @dataclass(frozen=True)
@@ -245,40 +244,73 @@ class TilesAdjoint:
             each = self.mean_dk.repeat_interleave(self.view.tile, 1)
             self.dk[:, :whole] += each / self.view.tile
 
-    def dgamma(self) -> Tensor:
-        """dγ = <G, Z's hops> - <dY, H>, summed to γ's shape."""
+    def dgamma(self, needed: bool) -> Tensor:
+        """dγ = <G, Z's hops> - <dY, H>, summed to γ's shape, where it is needed."""
+        if not needed:
+            return no_dgamma(self.gamma, needed)
         hops = self.H - self.A_tt * self.Z if self.view.drop else self.H
         return (self.G * hops - self.dY * self.H).sum_to_size(self.gamma.shape)
 
 
-class TiledFunction(torch.autograd.Function):
-    """The resolvent of a View on (B, n, d) with its own backward; γ is (B or 1, 1, 1)."""
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gamma: Tensor,
+    scale: float,
+    tile: int,
+    window: int | None,
+    near: int | None,
+    pool: bool,
+    drop: bool,
+) -> tuple[Tensor, Tensor]:
+    """Y (B, n, d_v) and the rows' log-sum-exps."""
+    view = View(tile, window, near, pool, drop)
+    tiles = Tiles(view, new_memory(view, k, v), gamma, scale)
+    H, lse = torch.empty_like(v), q.new_empty(q.shape[:2])
+    for a, b in view.tiles(0, q.shape[1]):
+        H[:, a:b], lse[:, a:b] = tiles.step(q[:, a:b], v[:, a:b], a, b)
+    return (1 - gamma) * H, lse
 
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, view: View
-    ) -> Tensor:
-        """Y (B, n, d_v)."""
-        tiles = Tiles(view, new_memory(view, k, v), gamma, scale)
-        H, lse = torch.empty_like(v), q.new_empty(q.shape[:2])
-        for a, b in view.tiles(0, q.shape[1]):
-            H[:, a:b], lse[:, a:b] = tiles.step(q[:, a:b], v[:, a:b], a, b)
-        Y = (1 - gamma) * H
-        ctx.save_for_backward(q, k, v, gamma, Y, lse)
-        ctx.scale, ctx.view = scale, view
-        return Y
 
-    @staticmethod
-    @exact_backward
-    def backward(ctx: Any, dY: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of q, k, v and γ."""
-        q, k, v, gamma, Y, lse = ctx.saved_tensors
-        adjoint = TilesAdjoint(ctx.view, q, k, v, gamma, ctx.scale, Y, lse, dY)
-        for a, b in reversed(list(ctx.view.tiles(0, q.shape[1]))):
-            adjoint.step(a, b)
-        adjoint.finish()
-        dgamma = adjoint.dgamma() if ctx.needs_input_grad[3] else None
-        return adjoint.dq, adjoint.dk, adjoint.G, dgamma, None, None
+def backward(
+    dY: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gamma: Tensor,
+    Y: Tensor,
+    lse: Tensor,
+    scale: float,
+    tile: int,
+    window: int | None,
+    near: int | None,
+    pool: bool,
+    drop: bool,
+    gamma_needed: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v and γ."""
+    view = View(tile, window, near, pool, drop)
+    adjoint = TilesAdjoint(view, q, k, v, gamma, scale, Y, lse, dY)
+    for a, b in reversed(list(view.tiles(0, q.shape[1]))):
+        adjoint.step(a, b)
+    adjoint.finish()
+    return adjoint.dq, adjoint.dk, adjoint.G, adjoint.dgamma(gamma_needed)
+
+
+TILED = Operation(
+    "tiled",
+    "float scale, SymInt tile, SymInt? window, SymInt? near, bool pool, bool drop",
+    forward,
+    backward,
+    row_sums,
+)
+"""The resolvent of a View on (B, n, d)."""
+
+
+def tiled(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, view: View) -> Tensor:
+    """Y (B, n, d_v) of a View."""
+    return TILED(q, k, v, gamma, scale, view.tile, view.window, view.near, view.pool, view.drop)
 
 
 def new_memory(view: View, k: Tensor, v: Tensor) -> Memory:

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from chacal.ops.inputs import Gamma, check_count, run
 from chacal.ops.resolvent import check_resolvent_options
-from chacal.ops.streaming import StreamingFunction
-from chacal.ops.tiled import TiledFunction, View
+from chacal.ops.streaming import RESOLVENT
+from chacal.ops.tiled import View, tiled
 
 
 def window_resolvent_attention(
@@ -44,8 +44,8 @@ def window_resolvent_attention(
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         if window >= q.shape[1]:
-            return StreamingFunction.apply(q, k, v, gamma, scale, view.drop)
-        return TiledFunction.apply(q, k, v, gamma, scale, view)
+            return RESOLVENT(q, k, v, gamma, scale, view.drop)
+        return tiled(q, k, v, gamma, scale, view)
 
     return run(core, q, k, v, gamma=gamma, scale=scale, mask=mask)
 
