@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from chacal._plain import from_plain, to_plain
+from chacal._files import read_json
+from chacal._plain import from_plain, member, to_plain
 from chacal.experiments.cells import Evaluation, run_id
 from chacal.experiments.look import look_at_run
 from chacal.operators import spelled_out
@@ -113,7 +114,9 @@ def _lacks_weights(job: Job, folder: Path) -> bool:
 def _measured(folder: Path) -> list[Evaluation]:
     files = sorted(folder.glob("evaluation-*.json"))
     return [
-        Evaluation.from_stored(json.loads(file.read_text())["evaluation"], str(file))
+        Evaluation.from_stored(
+            member(read_json(file), "evaluation", dict[str, Any], str(file)), str(file)
+        )
         for file in files
     ]
 
