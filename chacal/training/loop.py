@@ -18,19 +18,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from chacal._plain import member
 from chacal.tasks.base import IGNORE
 from chacal.training.bfloat16 import ensure_bfloat16
-from chacal.training.checkpoint import load_checkpoint, load_weights, save_checkpoint
+from chacal.training.checkpoint import Damaged, load_checkpoint, load_weights, save_checkpoint
 from chacal.training.config import RunConfig, TrainConfig
 from chacal.training.display import Display
 from chacal.training.distributed import Group, start
 from chacal.training.evaluate import compute_scores, evaluate, token_losses
+from chacal.training.restore import (
+    Progress,
+    check_optimizer,
+    random_state,
+    read_progress,
+    set_random_state,
+    way_on,
+)
 from chacal.training.runs import Interrupted, RunFolder
-
-PROGRESS = ("step", "best", "best_metrics", "seconds", "tokens", "loss", "stopped")
-"""What a checkpoint says of the loop besides its tensors."""
 
 
 def train(
@@ -66,10 +72,13 @@ def train(
             ensure_bfloat16(quiet=not group.first)
         run = _open_folder(config, out, resume, force, group)
         if resume and (run.path / "result.json").exists():
-            return run.read("result.json") if group.first else {}
-        loop = _Loop(config, run, group)
-        if resume:
-            loop.restore()
+            return run.result() if group.first else {}
+        try:
+            loop = _Loop(config, run, group)
+            if resume:
+                loop.restore()
+        except Damaged as error:
+            raise ValueError(f"{error}{way_on(run)}") from None
         name = label or " + ".join(config.model.operators)
         with (
             Display(
@@ -88,6 +97,9 @@ def train(
         return result
 
 
+_PROGRESS = [field.name for field in dataclasses.fields(Progress)]
+
+
 class _Loop:
     """What changes from step to step."""
 
@@ -102,7 +114,8 @@ class _Loop:
         torch.manual_seed(self.settings.seed)
         given = run.last.exists() or self.settings.init is not None
         plain = config.build(weights=not given).to(group.device)
-        self.names = [name for name, _ in plain.named_parameters()]
+        self.shapes = {name: p.shape for name, p in plain.named_parameters()}
+        self.names = list(self.shapes)
         self.parameters = sum(p.numel() for p in plain.parameters())
         if run.last.exists():
             load_weights(plain, run.last)
@@ -244,7 +257,7 @@ class _Loop:
         optimizer = group.optimizer_tensors(self.model, self.optimizer, self.names)
         everyone = group.gather(random_state(group.device))
         if group.first:
-            progress = {name: getattr(self, name) for name in PROGRESS}
+            progress = {name: getattr(self, name) for name in _PROGRESS}
             states = {f"random.{rank}": state for rank, state in enumerate(everyone)}
             save_checkpoint(self.run.last, {**model, **optimizer, **states}, progress)
         group.barrier()
@@ -257,18 +270,22 @@ class _Loop:
             return
         tensors, progress = load_checkpoint(self.run.last)
         states = {k.removeprefix("random."): v for k, v in tensors.items() if k[:7] == "random."}
-        if len(states) != self.group.world:
+        if set(states) != set(map(str, range(self.group.world))):
             raise ValueError(
                 f"{self.run.path} was run by {len(states)} processes; expected the same number to "
                 f"resume it, not {self.group.world}"
             )
-        for name, value in progress.items():
-            setattr(self, name, value)
+        told = read_progress(progress, self.settings.steps, f"{self.run.last}: progress")
+        for name in _PROGRESS:
+            setattr(self, name, getattr(told, name))
         own = {
             k.removeprefix("optimizer."): v for k, v in tensors.items() if k[:10] == "optimizer."
         }
+        check_optimizer(own, self.shapes, self.run.last)
         self.group.restore_optimizer(self.model, self.optimizer, self.names, own)
-        set_random_state(states[str(self.group.rank)], self.group.device)
+        which = str(self.group.rank)
+        where = f"{self.run.last}: random.{which}"
+        set_random_state(states[which], self.group.device, where)
         if self.group.first:
             self.run.rewind(self.step)
         self.group.barrier()
@@ -278,7 +295,8 @@ class _Loop:
         result: dict[str, Any] = {}
         if self.group.first:
             model = self.config.build(weights=False).to(self.group.device)
-            best_step = load_weights(model, self.run.best)["step"]
+            best = load_weights(model, self.run.best)
+            best_step = member(best, "step", int, f"{self.run.best}: progress")
             test = None
             if "test" in self.task.splits:
                 test = evaluate(
@@ -308,21 +326,6 @@ class _Loop:
             self.run.write("result.json", result)
         self.group.barrier()
         return result
-
-
-def random_state(device: torch.device) -> Tensor:
-    """The state that dropout draws from, as bytes."""
-    if device.type == "cuda":
-        return torch.cuda.get_rng_state(device)
-    return torch.get_rng_state()
-
-
-def set_random_state(state: Tensor, device: torch.device) -> None:
-    """Put back what `random_state` took."""
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    else:
-        torch.set_rng_state(state)
 
 
 def learning_rate(settings: TrainConfig, step: int) -> float:

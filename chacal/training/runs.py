@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from chacal._files import parse_json, read_json
+from chacal._plain import member
 from chacal._version import __version__
 from chacal.operators import former_text
 from chacal.training.config import RunConfig
@@ -30,6 +32,14 @@ FILES = (
     "config.json", "environment.json", "metrics.jsonl", "last.safetensors", "best.safetensors",
     "result.json",
 )  # fmt: skip
+
+
+RESULT = {
+    "task": str, "operators": tuple[str, ...], "causal": bool, "valid": dict[str, float],
+    "test": dict[str, float] | None, "best_step": int, "steps": int, "stopped": str,
+    "seconds": float, "parameters": int,
+}  # fmt: skip
+"""Fields of result.json that are read again."""
 
 
 class Interrupted(Exception):
@@ -82,19 +92,23 @@ class RunFolder:
 
     def config(self) -> RunConfig:
         """What was asked."""
+        data = self.read("config.json")
         try:
-            return RunConfig.from_json(self.read("config.json"))
+            return RunConfig.from_json(data)
         except ValueError as error:
             raise ValueError(f"{self.path / 'config.json'}: {error}") from None
 
     def read(self, name: str) -> Any:
         """A JSON file of the folder."""
-        try:
-            return json.loads((self.path / name).read_text())
-        except FileNotFoundError:
-            raise ValueError(f"{self.path} has no {name}") from None
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{self.path / name} is not JSON: {error}") from None
+        return read_json(self.path / name)
+
+    def result(self) -> dict[str, Any]:
+        """What came of the run."""
+        path = self.path / "result.json"
+        data: dict[str, Any] = read_json(path)
+        for name, hint in RESULT.items():
+            member(data, name, hint, str(path))
+        return data
 
     def write(self, name: str, data: Any) -> None:
         """A JSON file, whole or not at all."""
@@ -106,16 +120,31 @@ class RunFolder:
             file.write(json.dumps(values) + "\n")
 
     def rewind(self, step: int) -> None:
-        """Drop the metrics of steps after `step`, and a line that was cut off."""
+        """Drop the metrics of steps after `step`, and a last line that was cut off."""
         path = self.path / "metrics.jsonl"
+        lines = _lines(path)
         kept = []
-        for line in path.read_text().splitlines() if path.exists() else []:
+        for number, line in enumerate(lines, 1):
+            where = f"{path}, line {number}"
             try:
-                if json.loads(line)["step"] <= step:
-                    kept.append(line + "\n")
-            except (json.JSONDecodeError, KeyError):
-                continue
-        write_atomic(path, "".join(kept).encode())
+                if member(parse_json(line, where), "step", int, where) <= step:
+                    kept.append(line + b"\n")
+            except ValueError as error:
+                if number < len(lines):
+                    raise ValueError(
+                        f"{error} (take the line out to go on without it, or --force replaces the "
+                        f"run)"
+                    ) from None
+        write_atomic(path, b"".join(kept))
+
+
+def _lines(path: Path) -> list[bytes]:
+    if not path.exists():
+        return []
+    try:
+        return path.read_bytes().splitlines()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}; expected a file") from None
 
 
 def default_folder(config: RunConfig) -> Path:
