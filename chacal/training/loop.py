@@ -13,7 +13,7 @@ import math
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from chacal.training.config import RunConfig, TrainConfig
 from chacal.training.display import Display
 from chacal.training.distributed import Group, start
 from chacal.training.evaluate import compute_scores, evaluate, token_losses
+from chacal.training.lock import alone
+from chacal.training.replace import put_back, settle
 from chacal.training.restore import (
     Progress,
     check_optimizer,
@@ -36,7 +38,8 @@ from chacal.training.restore import (
     set_random_state,
     way_on,
 )
-from chacal.training.runs import Interrupted, RunFolder
+from chacal.training.runs import Interrupted, RunFolder, is_full
+from chacal.training.torchrun import rank
 
 
 def train(
@@ -47,6 +50,7 @@ def train(
     force: bool = False,
     label: str | None = None,
     quiet: bool = False,
+    locked: bool = False,
 ) -> dict[str, Any]:
     """Train, and return what result.json holds.
 
@@ -57,6 +61,7 @@ def train(
         force: replace a run that is there.
         label: how progress names the run; the operators unless given.
         quiet: show no progress.
+        locked: the caller holds the folder's lock already.
 
     Returns:
         the metrics of the best weights on the valid and the test split, steps, time, sizes.
@@ -67,34 +72,54 @@ def train(
         load_weights(model.to_empty(device="cpu"), RunFolder.open(config.train.init).best)
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
-    with start(config.train.device, config.train.fsdp) as group:
+    run = RunFolder(out)
+    # of torchrun's processes, the first speaks for all
+    lock = nullcontext() if locked or rank() else alone(run.path, wait=False)
+    with lock, start(config.train.device, config.train.fsdp) as group:
         if config.train.bf16 and group.device.type == "cpu":
             ensure_bfloat16(quiet=not group.first)
-        run = _open_folder(config, out, resume, force, group)
-        if resume and (run.path / "result.json").exists():
-            return run.result() if group.first else {}
         try:
-            loop = _Loop(config, run, group)
-            if resume:
-                loop.restore()
-        except Damaged as error:
-            raise ValueError(f"{error}{way_on(run)}") from None
-        name = label or " + ".join(config.model.operators)
-        with (
-            Display(
-                name, config.train.steps, config.task.metric, visible=group.first and not quiet
-            ) as show,
-            _stop_gently() as asked,
-        ):
-            if loop.step:
-                show.note(f"{name}  resumed after step {loop.step}")
-            stopped = loop.run_steps(show, asked)
-        result = loop.finish(stopped)
-        # a DDP model that outlives its process group can hang in its destructor
-        del loop
-        gc.collect()
-        group.barrier()
-        return result
+            _open_folder(config, run, resume, force, group)
+            if resume and (run.path / "result.json").exists():
+                return run.result() if group.first else {}
+            return _train(config, run, group, resume=resume, label=label, quiet=quiet)
+        except BaseException as error:
+            back = run.replaces and put_back(run.path)
+            if isinstance(error, OSError) and is_full(error):
+                how = f"make room, then go on with --resume --out {run.path}"
+                how = "the run that was there is back: make room, then --force" if back else how
+                raise ValueError(
+                    f"{error.filename or run.path} cannot be written: {error.strerror}; all that "
+                    f"was written before is kept ({how})"
+                ) from None
+            raise
+
+
+def _train(
+    config: RunConfig, run: RunFolder, group: Group, *, resume: bool, label: str | None, quiet: bool
+) -> dict[str, Any]:
+    try:
+        loop = _Loop(config, run, group)
+        if resume:
+            loop.restore()
+    except Damaged as error:
+        raise ValueError(f"{error}{way_on(run)}") from None
+    name = label or " + ".join(config.model.operators)
+    with (
+        Display(
+            name, config.train.steps, config.task.metric, visible=group.first and not quiet
+        ) as show,
+        _stop_gently() as asked,
+    ):
+        if loop.step:
+            show.note(f"{name}  resumed after step {loop.step}")
+        stopped = loop.run_steps(show, asked)
+    result = loop.finish(stopped)
+    # a DDP model that outlives its process group can hang in its destructor
+    del loop
+    gc.collect()
+    group.barrier()
+    return result
 
 
 _PROGRESS = [field.name for field in dataclasses.fields(Progress)]
@@ -260,6 +285,7 @@ class _Loop:
             progress = {name: getattr(self, name) for name in _PROGRESS}
             states = {f"random.{rank}": state for rank, state in enumerate(everyone)}
             save_checkpoint(self.run.last, {**model, **optimizer, **states}, progress)
+            settle(self.run.path)
         group.barrier()
 
     def restore(self) -> None:
@@ -341,23 +367,15 @@ def learning_rate(settings: TrainConfig, step: int) -> float:
 
 
 def _open_folder(
-    config: RunConfig, out: str | Path, resume: bool, force: bool, group: Group
-) -> RunFolder:
-    if group.first and not (resume and (Path(out) / "config.json").exists()):
-        RunFolder.create(out, config, force=force)
+    config: RunConfig, run: RunFolder, resume: bool, force: bool, group: Group
+) -> None:
+    if group.first:
+        run.clear()
+        if not (resume and (run.path / "config.json").exists()):
+            run.begin(config, force=force, resume=resume)
+        run.drop_temporary()
     group.barrier()
-    run = RunFolder.open(out)
-    there = run.config()
-    if resume and there != config:
-        ours, theirs = config.to_json(), there.to_json()
-        differ = [
-            f"{part}.{name} is {ours[part].get(name)!r} and was {theirs[part].get(name)!r}"
-            for part in theirs
-            for name in {**theirs[part], **ours[part]}
-            if ours[part].get(name) != theirs[part].get(name)
-        ]
-        raise ValueError(f"{out} holds another run; expected the same to resume: {differ[0]}")
-    return run
+    RunFolder.open(run.path).ensure_same(config)
 
 
 @contextmanager
