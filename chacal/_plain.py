@@ -70,7 +70,10 @@ def from_plain(cls: type[T], data: Any, where: str) -> T:
             values[name] = field.metadata["before"]
         else:
             raise ValueError(f"{where}.{name} is missing")
-    return cls(**values)
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def member(data: Any, name: str, hint: Any, where: str) -> Any:

@@ -247,7 +247,7 @@ def test_a_full_disk_names_the_file_and_how_to_go_on(finished, tmp_path, monkeyp
 
     def full(path, *args, **options):
         nonlocal count
-        file = builtins.open(path, *args, **options)
+        file = builtins.open(path, *args, **options)  # noqa: SIM115 - the caller closes it
         if name not in str(path):
             return file
         count += 1
