@@ -39,6 +39,10 @@ class Metric:
     share: bool = False
     digits: int = 4
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.digits <= 17:
+            raise ValueError(f"digits is {self.digits}; expected 0 to 17")
+
 
 ACCURACY = Metric(name="accuracy", title="token accuracy (%)", share=True, digits=2)
 EXACT_MATCH = Metric(name="exact_match", title="exact match (%)", share=True, digits=2)
