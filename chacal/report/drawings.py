@@ -35,6 +35,11 @@ class PointPlot:
     points: tuple[Point, ...]
     edge: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        for number in self.edge:
+            if not 0 <= number < len(self.points):
+                raise ValueError(f"edge has {number}; expected one of {len(self.points)} points")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bars:
@@ -78,6 +83,10 @@ class Line:
     y: tuple[float, ...]
     plain: bool = False
 
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise ValueError(f"x has {len(self.x)} values and y {len(self.y)}; expected as many")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
@@ -119,3 +128,9 @@ class LinePlot:
     log_x: bool = False
     log_y: bool = False
     height: float = 4.4
+
+    def __post_init__(self) -> None:
+        if not self.panels:
+            raise ValueError("panels is empty; expected at least one")
+        if not 1 <= self.height <= 100:
+            raise ValueError(f"height is {self.height}; expected 1 to 100 inches")
