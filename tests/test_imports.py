@@ -19,11 +19,12 @@ MAY_IMPORT = {
     "nn": {"ops", "decoding", "operators"},
     "hf": {"ops", "decoding", "operators", "nn", "_extras"},
     "tasks": {"_plain", "_extras"},
-    "bench": {"ops", "operators", "decoding"},
+    "bench": {"ops", "operators", "decoding", "_orphans"},
     "report": {"_plain", "_extras"},
     "training": {"ops", "operators", "nn", "hf", "tasks", "bench", "_version", "_plain"},
     "experiments": {
         "ops", "operators", "nn", "tasks", "training", "bench", "report", "_plain",
+        "_orphans",
     },
     "commands": {
         "operators", "nn", "tasks", "training", "bench", "experiments", "report", "_version",
@@ -34,6 +35,7 @@ MAY_IMPORT = {
     "_version": set(),
     "_plain": set(),
     "_extras": set(),
+    "_orphans": set(),
 }  # fmt: skip
 
 LAZY = [

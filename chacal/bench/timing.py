@@ -25,6 +25,7 @@ from typing import TypeVar
 
 import torch
 
+from chacal._orphans import end_after
 from chacal.ops.inputs import check_count
 
 
@@ -140,6 +141,8 @@ def peak_memory(code: str, threads: int = 1) -> tuple[int, int]:
     """
     program = (
         "import resource, sys, torch, chacal\n"
+        "from chacal._orphans import end_with_input\n"
+        "end_with_input()\n"
         f"torch.set_num_threads({threads})\n"
         "def peak():\n"
         "    try:\n"
@@ -158,7 +161,15 @@ def peak_memory(code: str, threads: int = 1) -> tuple[int, int]:
         f"{code}\n"
         "print(before, peak())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    # its input stays open until it ends: it ends with us
+    inside, ours = os.pipe()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdin=inside, capture_output=True, text=True
+        )
+    finally:
+        os.close(inside)
+        os.close(ours)
     if done.returncode:
         raise ValueError(f"the measured process failed: {done.stderr.strip()[-300:]}")
     before, after = (int(x) for x in done.stdout.split())
@@ -193,7 +204,7 @@ def _measure(measure: Callable[[], list[TimedT]], threads: int) -> list[TimedT]:
 def _alone(measure: Callable[[], list[TimedT]], threads: int) -> list[TimedT]:
     """One run in a process of its own, which shares no memory with ours."""
     fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=fresh) as pool:
+    with ProcessPoolExecutor(1, mp_context=fresh, initializer=_end_with_parent) as pool:
         try:
             return pool.submit(_measure, measure, threads).result()
         except BrokenProcessPool:
@@ -201,3 +212,9 @@ def _alone(measure: Callable[[], list[TimedT]], threads: int) -> list[TimedT]:
                 "a run's process was killed before its end; perhaps it lacks memory: expected "
                 "fewer heads, shorter lengths or a smaller batch"
             ) from None
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # it was started by `_alone`
+    end_after(parent.join)

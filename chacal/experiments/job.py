@@ -3,8 +3,9 @@
 Everything is skipped that is there already, so a job that was stopped goes on, and a job that was
 finished does nothing. A lock beside the folder makes a second sweep wait for the first.
 
-As a program (`python -m chacal.experiments.job`, the job as JSON on standard input) it is what a
-sweep with several jobs at once starts.
+As a program (`python -m chacal.experiments.job`, the job as a line of JSON on standard input) it is
+what a sweep with several jobs at once starts. The input stays open for as long as the job is
+wanted: it ends with the sweep.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 
+from chacal._orphans import end_with_input
 from chacal._plain import from_plain, to_plain
 from chacal.experiments.cells import Evaluation, run_id
 from chacal.experiments.look import look_at_run
@@ -169,8 +171,9 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def main() -> int:
-    """Perform the job on standard input; exit codes as the command's."""
-    asked = json.load(sys.stdin)
+    """Perform the job on standard input, while that is open; exit codes as the command's."""
+    asked = json.loads(sys.stdin.readline())
+    end_with_input()
     sys.argv = asked["command"]  # run folders tell the command that a person gave
     folder = Path(asked["folder"])
     try:

@@ -208,7 +208,7 @@ def _perform_beside(
             time.sleep(0.1)
             for process in [p for p in running if p.poll() is not None]:
                 job, errors = running.pop(process)
-                with errors:
+                with errors, _input(process):
                     why = _why(process.returncode, runs / job.id, errors)
                 yield job, why
     finally:
@@ -222,6 +222,7 @@ def _perform_beside(
             except subprocess.TimeoutExpired:
                 process.kill()
             errors.close()
+            _input(process).close()
 
 
 def _start(job: Job, folder: Path, errors: IO[str]) -> subprocess.Popen[str]:
@@ -232,11 +233,15 @@ def _start(job: Job, folder: Path, errors: IO[str]) -> subprocess.Popen[str]:
         stdin=subprocess.PIPE, stdout=errors, stderr=errors, text=True,
         env={**os.environ, **one}, start_new_session=True,
     )  # fmt: skip
-    assert process.stdin is not None
     asked = {"job": job.to_json(), "folder": str(folder), "command": sys.argv}
-    with process.stdin:
-        process.stdin.write(json.dumps(asked))
+    _input(process).write(json.dumps(asked) + "\n")
+    _input(process).flush()  # and left open: its end tells the job that we are gone
     return process
+
+
+def _input(process: subprocess.Popen[str]) -> IO[str]:
+    assert process.stdin is not None  # as `_start` asked for
+    return process.stdin
 
 
 def _why(code: int, folder: Path, errors: IO[str]) -> str:
