@@ -18,17 +18,19 @@ MAY_IMPORT = {
     "operators": {"ops", "decoding", "_plain"},
     "nn": {"ops", "decoding", "operators"},
     "hf": {"ops", "decoding", "operators", "nn", "_extras"},
-    "tasks": {"_plain", "_extras"},
-    "bench": {"ops", "operators", "decoding", "_orphans"},
+    "tasks": {"_plain", "_extras", "_memory"},
+    "bench": {"ops", "operators", "decoding", "_orphans", "_memory"},
     "report": {"_plain", "_extras"},
-    "training": {"ops", "operators", "nn", "hf", "tasks", "bench", "_version", "_plain"},
+    "training": {
+        "ops", "operators", "nn", "hf", "tasks", "bench", "_version", "_plain", "_memory",
+    },
     "experiments": {
         "ops", "operators", "nn", "tasks", "training", "bench", "report", "_plain",
-        "_orphans",
+        "_orphans", "_memory",
     },
     "commands": {
         "operators", "nn", "tasks", "training", "bench", "experiments", "report", "_version",
-        "_extras",
+        "_extras", "_memory",
     },
     "__init__": {"ops", "decoding", "operators", "nn", "_version"},
     "__main__": {"commands"},
@@ -36,6 +38,7 @@ MAY_IMPORT = {
     "_plain": set(),
     "_extras": set(),
     "_orphans": set(),
+    "_memory": set(),
 }  # fmt: skip
 
 LAZY = [

@@ -28,6 +28,9 @@ import torch
 from chacal._orphans import end_after
 from chacal.ops.inputs import check_count
 
+MOST_THREADS = 1024
+"""Beyond that a system may refuse to start them, and torch ends the process then."""
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -103,7 +106,7 @@ def repeat(
         a row for each of a run's.
     """
     check_count("runs", runs)
-    check_count("threads", threads)
+    check_threads(threads)
     if runs == 1:
         return _measure(partial(measure, report=partial(report, 1)), threads)
     made = []
@@ -112,6 +115,13 @@ def repeat(
         for row in made[-1]:
             report(run, row)
     return [over_runs(rows) for rows in zip(*made, strict=True)]
+
+
+def check_threads(threads: int, least: int = 1) -> None:
+    """A number of CPU threads that a system would start."""
+    check_count("threads", threads, least)
+    if threads > MOST_THREADS:
+        raise ValueError(f"threads is {threads}; expected at most {MOST_THREADS}")
 
 
 def over_runs(rows: Sequence[TimedT]) -> TimedT:

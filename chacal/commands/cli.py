@@ -14,6 +14,7 @@ from chacal._version import __version__
 from chacal.commands.options import choose_operators, collect, options_of, refuse_options
 from chacal.tasks import TASKS
 from chacal.training.config import ModelConfig, RunConfig, TrainConfig, defaults
+from chacal.training.transformers_model import MOST_LAYERS
 
 OPERATOR_HELP = (
     "dense, local, bigbird, chacal, block/DIVISOR, block@SIZE, window@SIZE, pooled[@SIZE], "
@@ -76,7 +77,8 @@ def _train_command(name: str) -> click.Command:
     command.params += [
         click.Option(["--operator"], help=f"Operator of every layer: {OPERATOR_HELP}."),
         click.Option(
-            ["--layers"], type=click.IntRange(1), help="How many layers --operator fills."
+            ["--layers"], type=click.IntRange(1, MOST_LAYERS),
+            help="How many layers --operator fills.",
         ),
         click.Option(
             ["--operators"], show_default=",".join(model.operators),

@@ -10,6 +10,7 @@ wanted: it ends with the sweep.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from chacal.training.config import RunConfig
 from chacal.training.distributed import Group
 from chacal.training.evaluate import evaluate, load_run, override, setting
 from chacal.training.loop import train
+from chacal.training.memory import check_evaluation
 from chacal.training.runs import Interrupted, RunFolder, write_atomic
 from chacal.training.torchrun import rank
 
@@ -130,6 +132,7 @@ def _measure(folder: Path, evaluation: Evaluation) -> None:
         task = override(task, dict(setting(text) for text in evaluation.settings))
     on_gpu = torch.cuda.is_available() and config.train.device != "cpu"
     device = torch.device("cuda" if on_gpu else "cpu")
+    check_evaluation(dataclasses.replace(config, task=task), evaluation.batch_size, device.type)
     metrics = evaluate(
         model.to(device),
         task,

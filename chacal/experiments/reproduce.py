@@ -11,6 +11,9 @@ from chacal.experiments.sweep import chosen, claim, run_table
 from chacal.experiments.tables import TABLES
 from chacal.report.results import TableResult
 
+MOST_SEEDS = 10_000
+"""Every cell's run is planned for each of them before the first begins."""
+
 
 def reproduce(
     name: str,
@@ -48,8 +51,8 @@ def reproduce(
     given.refuse_but(name, *table.given)
     sizes = dataclasses.replace(SCALES[scale], given=given)
     count = table.seeds(sizes) if seeds is None else seeds
-    if count < 1:
-        raise ValueError(f"seeds is {count}; expected at least 1")
+    if not 1 <= count <= MOST_SEEDS:
+        raise ValueError(f"seeds is {count}; expected at least 1 and at most {MOST_SEEDS}")
     if not run:
         if not (out / "scale.json").is_file():
             raise ValueError(f"{out} holds no results; expected a folder of chacal reproduce")

@@ -59,6 +59,10 @@ class Operator:
             raise ValueError(f"gamma was given to {self}; expected a resolvent operator")
         return self._attend(q, k, v, {"mask": mask, "scale": scale}, gamma)
 
+    def formed(self, n: int, d: int) -> int:
+        """Numbers per row that stand for all rows at once, in heads of width d; 0 if none do."""
+        return 0
+
     def decoder(self, *, rollback: int = ROLLBACK) -> Decoder:
         """An empty sequence that `extend` grows; `rollback` tokens can be cropped again."""
         check_count("rollback", rollback, least=0)

@@ -14,6 +14,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from chacal._memory import LARGEST
+
 IGNORE = -100
 """The target of a position at which nothing is asked."""
 
@@ -72,6 +74,11 @@ class Task(ABC):
     @abstractmethod
     def length(self) -> int:
         """The longest n of a batch."""
+
+    @property
+    def usual_length(self) -> int:
+        """The n that memory must be there for: the longest, unless that is a bound far above."""
+        return self.length
 
     @property
     def symbols(self) -> int:
@@ -195,8 +202,8 @@ def check_split(split: str) -> None:
 def check_int(task: Any, field: str, low: int, high: int | None = None) -> None:
     """Raise unless a task's field is an integer in low..high."""
     value = getattr(task, field)
-    if type(value) is not int or value < low or (high is not None and value > high):
-        expected = f"at least {low}" if high is None else f"in {low}..{high}"
+    if type(value) is not int or not low <= value <= (LARGEST if high is None else high):
+        expected = f"at least {low} and below 2**63" if high is None else f"in {low}..{high}"
         raise ValueError(f"{field}={value!r}: expected an integer {expected}")
 
 

@@ -42,6 +42,9 @@ from chacal.tasks.tokenizers import load_tokenizer
 VALID = "valid"
 """As the test's source: the valid text. The paper reports perplexity on the one it has."""
 
+LARGEST_VOCABULARY = 10_000_000
+"""Tokens of a BPE that is made here; its maker takes the room for all of them at once."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Language(NextToken):
@@ -109,8 +112,11 @@ class Language(NextToken):
         if self.tokenizer is None or not self.tokenizer.startswith("bpe:"):
             return None if self.tokenizer is None else load_tokenizer(self.tokenizer)
         size = self.tokenizer.removeprefix("bpe:")
-        if not size.isdigit() or int(size) < 257:
-            raise ValueError(f"tokenizer={self.tokenizer!r}: expected bpe:SIZE of at least 257")
+        if not size.isdecimal() or len(size) > 9 or not 257 <= int(size) <= LARGEST_VOCABULARY:
+            raise ValueError(
+                f"tokenizer={self.tokenizer!r}: expected bpe:SIZE with 257 to "
+                f"{LARGEST_VOCABULARY} tokens"
+            )
         return make_tokenizer(self._raw("train"), int(size))
 
     @cached_property

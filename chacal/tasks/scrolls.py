@@ -133,6 +133,11 @@ class Scrolls(Task):
         return self.input_tokens + self.output_tokens
 
     @property
+    def usual_length(self) -> int:
+        """The input, and of an answer, which is as short as it likes, its first token."""
+        return self.input_tokens + 1
+
+    @property
     def train_rows(self) -> int:
         """Rows of the train file; of the hub's, without reading it."""
         if self.data is None:

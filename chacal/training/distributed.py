@@ -155,6 +155,14 @@ class Group:
         )
 
 
+def chosen_device(device: str) -> torch.device:
+    """Where "auto", "cpu" or "cuda" is, to this process."""
+    cuda = torch.cuda.is_available()
+    if device == "cuda" and not cuda:
+        raise ValueError("device is 'cuda' and torch sees none; expected 'cpu' or 'auto' here")
+    return torch.device("cuda", local_rank()) if cuda and device != "cpu" else torch.device("cpu")
+
+
 @contextmanager
 def start(device: str, fsdp: bool) -> Iterator[Group]:
     """Join torchrun's processes, if it started us; leave them at the end.
@@ -162,10 +170,7 @@ def start(device: str, fsdp: bool) -> Iterator[Group]:
     Where they are joined already, by a caller that trains several runs, they are left so: a
     process group that is made a second time in the same processes hangs.
     """
-    cuda = torch.cuda.is_available()
-    if device == "cuda" and not cuda:
-        raise ValueError("device is 'cuda' and torch sees none; expected 'cpu' or 'auto' here")
-    where = torch.device("cuda", local_rank()) if cuda and device != "cpu" else torch.device("cpu")
+    where = chosen_device(device)
     if fsdp and not under_torchrun():
         raise ValueError("fsdp needs processes to shard over; start it with torchrun")
     if not under_torchrun():

@@ -17,6 +17,7 @@ from chacal.tasks import Task
 from chacal.tasks.base import IGNORE, Totals, group_of
 from chacal.training.checkpoint import load_weights
 from chacal.training.distributed import Group
+from chacal.training.memory import check_evaluation
 from chacal.training.runs import RunFolder
 
 
@@ -159,6 +160,7 @@ def load_run(
                 f"one for each layer of {run.path}"
             )
         config = dataclasses.replace(config, model=config.model.with_operators(operators))
+    check_evaluation(config)
     model = config.build(weights=False)
     load_weights(model, run.best)
     return model.eval(), run

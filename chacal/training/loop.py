@@ -25,9 +25,11 @@ from chacal.training.bfloat16 import ensure_bfloat16
 from chacal.training.checkpoint import load_checkpoint, load_weights, save_checkpoint
 from chacal.training.config import RunConfig, TrainConfig
 from chacal.training.display import Display
-from chacal.training.distributed import Group, start
+from chacal.training.distributed import Group, chosen_device, start
 from chacal.training.evaluate import compute_scores, evaluate, token_losses
+from chacal.training.memory import check_training
 from chacal.training.runs import Interrupted, RunFolder
+from chacal.training.torchrun import world_size
 
 PROGRESS = ("step", "best", "best_metrics", "seconds", "tokens", "loss", "stopped")
 """What a checkpoint says of the loop besides its tensors."""
@@ -55,6 +57,7 @@ def train(
     Returns:
         the metrics of the best weights on the valid and the test split, steps, time, sizes.
     """
+    check_training(config, chosen_device(config.train.device), world_size())
     with torch.device("meta"):
         model = config.build()  # sizes that do not fit are told before a folder is made
     if config.train.init is not None:
