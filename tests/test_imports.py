@@ -15,22 +15,22 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MAY_IMPORT = {
     "ops": set(),
     "decoding": {"ops"},
-    "operators": {"ops", "decoding", "_plain"},
+    "operators": {"ops", "decoding", "_plain", "_echo"},
     "nn": {"ops", "decoding", "operators"},
     "hf": {"ops", "decoding", "operators", "nn", "_extras"},
-    "tasks": {"_plain", "_extras", "_memory"},
+    "tasks": {"_plain", "_extras", "_memory", "_echo"},
     "bench": {"ops", "operators", "decoding", "_orphans", "_memory"},
     "report": {"_plain", "_extras"},
     "training": {
-        "ops", "operators", "nn", "hf", "tasks", "bench", "_version", "_plain", "_memory",
+        "ops", "operators", "nn", "hf", "tasks", "bench", "_version", "_plain", "_memory", "_echo",
     },
     "experiments": {
         "ops", "operators", "nn", "tasks", "training", "bench", "report", "_plain",
-        "_orphans", "_memory",
+        "_orphans", "_memory", "_echo",
     },
     "commands": {
         "operators", "nn", "tasks", "training", "bench", "experiments", "report", "_version",
-        "_extras", "_memory",
+        "_extras", "_memory", "_echo",
     },
     "__init__": {"ops", "decoding", "operators", "nn", "_version"},
     "__main__": {"commands"},
@@ -39,6 +39,7 @@ MAY_IMPORT = {
     "_extras": set(),
     "_orphans": set(),
     "_memory": set(),
+    "_echo": set(),
 }  # fmt: skip
 
 LAZY = [

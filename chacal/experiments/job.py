@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from chacal._echo import one_line
 from chacal._orphans import end_with_input
 from chacal._plain import from_plain, to_plain
 from chacal.experiments.cells import Evaluation, run_id
@@ -191,7 +192,7 @@ def main() -> int:
 
 def describe_error(error: BaseException) -> str:
     """An error in one line, with its kind where the text alone would not tell."""
-    text = str(error).strip() or "no message"
+    text = one_line(str(error)) or "no message"
     return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
 
 

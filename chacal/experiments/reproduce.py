@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from chacal._echo import shown
 from chacal.experiments.gather import save_table
 from chacal.experiments.scales import SCALES, Given
 from chacal.experiments.sweep import chosen, claim, run_table
@@ -44,9 +45,9 @@ def reproduce(
         the table; None to a process of torchrun that only trains along.
     """
     if name not in TABLES:
-        raise ValueError(f"table is {name!r}; expected one of {', '.join(TABLES)}")
+        raise ValueError(f"table is {shown(name)}; expected one of {', '.join(TABLES)}")
     if scale not in SCALES:
-        raise ValueError(f"scale is {scale!r}; expected one of {', '.join(SCALES)}")
+        raise ValueError(f"scale is {shown(scale)}; expected one of {', '.join(SCALES)}")
     table, given = TABLES[name], given or Given()
     given.refuse_but(name, *table.given)
     sizes = dataclasses.replace(SCALES[scale], given=given)

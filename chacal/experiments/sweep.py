@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from chacal._echo import shown
 from chacal._plain import to_plain
 from chacal.bench.cost import against_block_size, against_length
 from chacal.bench.timing import machine
@@ -46,7 +47,7 @@ from chacal.experiments.table import Table
 from chacal.report.files import read_json
 from chacal.report.results import TableResult
 from chacal.training.config import RunConfig
-from chacal.training.distributed import start
+from chacal.training.distributed import LostProcess, start
 from chacal.training.runs import Interrupted
 from chacal.training.torchrun import rank, under_torchrun
 
@@ -130,7 +131,7 @@ def chosen(table: Table[Any], scale: Scale, only: str) -> tuple[list[Cell[Any]],
     named = set(choose(labels, only))
     if not named:
         raise ValueError(
-            f"only is {only!r}; expected a part of one of the rows: {'; '.join(labels)}"
+            f"only is {shown(only)}; expected a part of one of the rows: {'; '.join(labels)}"
         )
     return [c for c in cells if c.label in named], [c for c in costs if c.label in named]
 
@@ -157,12 +158,14 @@ def claim(out: Path, scale: str) -> None:
         there = read_json(mark).get("scale")
         if there != scale:
             raise ValueError(
-                f"{out} holds results of the scale {there!r}; expected another folder for "
-                f"{scale!r} (--out), so that they are never mixed"
+                f"{out} holds results of the scale {shown(there)}; expected another folder for "
+                f"{shown(scale)} (--out), so that they are never mixed"
             )
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"{out} holds other files; expected a new folder, or one of {scale!r}")
+        raise ValueError(
+            f"{out} holds other files; expected a new folder, or one of {shown(scale)}"
+        )
     out.mkdir(parents=True, exist_ok=True)
     write_json(mark, {"scale": scale})
 
@@ -183,7 +186,7 @@ def _perform_all(
 def _perform_here(job: Job, folder: Path) -> str:
     try:
         perform(job, folder)
-    except Interrupted:
+    except (Interrupted, LostProcess):
         raise
     except Exception as error:  # whatever it is, the others go on
         why = describe_error(error)

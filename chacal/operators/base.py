@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from chacal._echo import shown
 from chacal.decoding.decoder import Decoder
 from chacal.decoding.states import ROLLBACK
 from chacal.ops.inputs import Gamma, check_count
@@ -100,7 +101,7 @@ class Operator:
 def check_gamma_option(gamma: object) -> None:
     """γ of an operator is a plain number in [0, 1)."""
     if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not 0 <= gamma < 1:
-        raise ValueError(f"gamma is {gamma!r}; expected a number in [0, 1)")
+        raise ValueError(f"gamma is {shown(gamma)}; expected a number in [0, 1)")
 
 
 def fixed_size(operator: Operator, block_size: int | None) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from chacal._echo import shown
 from chacal._plain import from_plain, to_plain
 from chacal.bench.timing import check_threads
 from chacal.nn.transformer import POSITIONS, Transformer
@@ -130,7 +131,7 @@ class TrainConfig:
         for name, choices in (("schedule", SCHEDULES), ("device", DEVICES)):
             if getattr(self, name) not in choices:
                 raise ValueError(
-                    f"{name} is {getattr(self, name)!r}; expected one of {', '.join(choices)}"
+                    f"{name} is {shown(getattr(self, name))}; expected one of {', '.join(choices)}"
                 )
         if self.batch_size % self.accumulate:
             raise ValueError(
@@ -228,4 +229,4 @@ def defaults(task: str) -> tuple[ModelConfig, TrainConfig]:
         return ModelConfig(operators=("chacal", "chacal"), width=64), TrainConfig(
             steps=1500, batch_size=32, eval_every=250
         )
-    raise ValueError(f"task is {task!r}; expected one of {', '.join(TASKS)}")
+    raise ValueError(f"task is {shown(task)}; expected one of {', '.join(TASKS)}")

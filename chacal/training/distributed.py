@@ -16,9 +16,21 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from chacal._echo import shown
 from chacal.tasks.base import Totals
 from chacal.training.checkpoint import pack_optimizer, unpack_optimizer
 from chacal.training.torchrun import local_rank, rank, under_torchrun, world_size
+
+
+class LostProcess(ConnectionError):
+    """Another process of this run has ended, and a step without it cannot be taken."""
+
+
+STATE = ("exp_avg", "exp_avg_sq", "step")
+"""What AdamW keeps of every weight."""
+
+LOST = ("connection", "gloo", "nccl", "socket", "broken pipe", "timed out", "peer")
+"""Words of the backends' errors about a process that does not answer; they have no type."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +153,7 @@ class Group:
         """Put back what `optimizer_tensors` took."""
         import torch.distributed.checkpoint.state_dict as sharded  # takes a second
 
+        _check_optimizer(model, names, tensors)
         if not self.fsdp:
             unpack_optimizer(optimizer, names, tensors)
             return
@@ -177,12 +190,52 @@ def start(device: str, fsdp: bool) -> Iterator[Group]:
         yield Group(0, 1, where)
         return
     if dist.is_initialized():
-        yield Group(rank(), world_size(), where, fsdp)
+        with _telling_of_the_lost():
+            yield Group(rank(), world_size(), where, fsdp)
         return
     if where.type == "cuda":
         torch.cuda.set_device(where)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if where.type == "cuda" else "gloo")
     try:
-        yield Group(rank(), world_size(), where, fsdp)
+        with _telling_of_the_lost():
+            dist.init_process_group("cpu:gloo,cuda:nccl" if where.type == "cuda" else "gloo")
+            yield Group(rank(), world_size(), where, fsdp)
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+@contextmanager
+def _telling_of_the_lost() -> Iterator[None]:
+    """A backend's error about a process that is gone, in one line that says so."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        if not any(word in text.lower() for word in LOST):
+            raise
+        raise LostProcess(
+            f"another process of this run ended: {text.splitlines()[0]}; the last checkpoint is "
+            f"kept, and --resume goes on from it"
+        ) from None
+
+
+def _check_optimizer(model: nn.Module, names: list[str], tensors: dict[str, Tensor]) -> None:
+    """Raise unless a stored state is AdamW's, of this model's weights."""
+    shapes = dict(zip(names, (p.shape for p in model.parameters()), strict=True))
+    for name, tensor in tensors.items():
+        weight, _, key = name.rpartition(".")
+        if weight not in shapes or key not in STATE:
+            raise ValueError(
+                f"the checkpoint has a state of the optimiser named {shown(name)}; expected "
+                f"{', '.join(STATE)} of weights that the model has, as in {names[0]}.{STATE[0]}"
+            )
+        if key != "step" and tensor.shape != shapes[weight]:
+            raise ValueError(
+                f"the checkpoint's state of the optimiser {shown(name)} has shape "
+                f"{tuple(tensor.shape)}; expected {tuple(shapes[weight])}"
+            )
+    # before the first step there is none; after it every weight that was ever used has all
+    for weight in {name.rpartition(".")[0] for name in tensors}:
+        for key in STATE:
+            if f"{weight}.{key}" not in tensors:
+                raise ValueError(f"the checkpoint lacks the optimiser's state {weight}.{key}")

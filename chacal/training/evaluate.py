@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chacal._echo import shown
 from chacal._plain import from_plain, to_plain
 from chacal.tasks import Task
 from chacal.tasks.base import IGNORE, Totals, group_of
@@ -175,7 +176,7 @@ def setting(text: str) -> tuple[str, Any]:
     """ "min_updates=10" -> ("min_updates", 10)."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise ValueError(f"setting is {text!r}; expected FIELD=VALUE")
+        raise ValueError(f"setting is {shown(text)}; expected FIELD=VALUE")
     try:
         return name, json.loads(value)
     except json.JSONDecodeError:

@@ -10,16 +10,14 @@ from __future__ import annotations
 import dataclasses
 import gc
 import math
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from chacal._echo import shown
 from chacal.tasks.base import IGNORE
 from chacal.training.bfloat16 import ensure_bfloat16
 from chacal.training.checkpoint import load_checkpoint, load_weights, save_checkpoint
@@ -27,6 +25,7 @@ from chacal.training.config import RunConfig, TrainConfig
 from chacal.training.display import Display
 from chacal.training.distributed import Group, chosen_device, start
 from chacal.training.evaluate import compute_scores, evaluate, token_losses
+from chacal.training.interrupts import stop_gently, told_how_to_go_on
 from chacal.training.memory import check_training
 from chacal.training.runs import Interrupted, RunFolder
 from chacal.training.torchrun import world_size
@@ -64,7 +63,7 @@ def train(
         load_weights(model.to_empty(device="cpu"), RunFolder.open(config.train.init).best)
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
-    with start(config.train.device, config.train.fsdp) as group:
+    with start(config.train.device, config.train.fsdp) as group, told_how_to_go_on(out):
         if config.train.bf16 and group.device.type == "cpu":
             ensure_bfloat16(quiet=not group.first)
         run = _open_folder(config, out, resume, force, group)
@@ -78,7 +77,7 @@ def train(
             Display(
                 name, config.train.steps, config.task.metric, visible=group.first and not quiet
             ) as show,
-            _stop_gently() as asked,
+            stop_gently() as asked,
         ):
             if loop.step:
                 show.note(f"{name}  resumed after step {loop.step}")
@@ -351,32 +350,11 @@ def _open_folder(
     if resume and there != config:
         ours, theirs = config.to_json(), there.to_json()
         differ = [
-            f"{part}.{name} is {ours[part].get(name)!r} and was {theirs[part].get(name)!r}"
+            f"{part}.{name} is {shown(ours[part].get(name))} and was "
+            f"{shown(theirs[part].get(name))}"
             for part in theirs
             for name in {**theirs[part], **ours[part]}
             if ours[part].get(name) != theirs[part].get(name)
         ]
         raise ValueError(f"{out} holds another run; expected the same to resume: {differ[0]}")
     return run
-
-
-@contextmanager
-def _stop_gently() -> Iterator[list[bool]]:
-    """The first Ctrl-C (or SIGTERM) asks for a stop after the step; a second one stops at once."""
-    asked: list[bool] = []
-
-    def ask(number: int, frame: object) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(True)
-
-    try:
-        before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: nobody presses Ctrl-C on us
-        yield asked
-        return
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
