@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -310,6 +311,11 @@ def main() -> None:
         if debug:
             raise
         _say(str(error))
+        from chacal.training.distributed import LostProcess
+
+        if isinstance(error, LostProcess):
+            sys.stdout.flush()
+            os._exit(2)  # gloo may wait for the lost one for good while it is taken down
         sys.exit(2)
     except (MemoryError, OverflowError, RuntimeError) as error:
         if debug or not _is_of_size(error):
