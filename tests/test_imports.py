@@ -15,21 +15,23 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MAY_IMPORT = {
     "ops": set(),
     "decoding": {"ops"},
-    "operators": {"ops", "decoding", "_plain"},
+    "operators": {"ops", "decoding", "_plain", "_echo"},
     "nn": {"ops", "decoding", "operators"},
     "hf": {"ops", "decoding", "operators", "nn", "_extras"},
-    "tasks": {"_plain", "_files", "_extras"},
-    "bench": {"ops", "operators", "decoding"},
+    "tasks": {"_plain", "_files", "_extras", "_memory", "_echo"},
+    "bench": {"ops", "operators", "decoding", "_orphans", "_memory"},
     "report": {"_plain", "_files", "_extras"},
     "training": {
         "ops", "operators", "nn", "hf", "tasks", "bench", "_version", "_plain", "_files",
+        "_memory", "_echo",
     },
     "experiments": {
         "ops", "operators", "nn", "tasks", "training", "bench", "report", "_plain", "_files",
+        "_orphans", "_memory", "_echo",
     },
     "commands": {
         "operators", "nn", "tasks", "training", "bench", "experiments", "report", "_version",
-        "_extras",
+        "_extras", "_memory", "_echo",
     },
     "__init__": {"ops", "decoding", "operators", "nn", "_version"},
     "__main__": {"commands"},
@@ -37,6 +39,9 @@ MAY_IMPORT = {
     "_plain": set(),
     "_files": set(),
     "_extras": set(),
+    "_orphans": set(),
+    "_memory": set(),
+    "_echo": set(),
 }  # fmt: skip
 
 LAZY = [

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from chacal._memory import check_fits
 from chacal.bench.timing import Timed, interleave
 from chacal.decoding.states import Buffer
 from chacal.operators import parse_operator
@@ -95,9 +96,16 @@ def measure(
     Returns:
         one row per context and operator, SDPA's first.
     """
-    for name, value in (("context", min(contexts)), ("heads", heads), ("width", width),
-                        ("batch", batch), ("rounds", rounds)):  # fmt: skip
+    counts = {"heads": heads, "width": width, "batch": batch, "rounds": rounds}
+    for name, value in [*(("context", n) for n in contexts), *counts.items()]:
         check_count(name, value)
+    for context in contexts:
+        check_fits(
+            f"a context of {context} with {batch} x {heads} heads of {width}",
+            # q, k and v, and the keys and values that the baseline keeps
+            4 * batch * heads * context * width * 5,
+            "a shorter context, fewer heads or a smaller batch",
+        )
     rows = []
     for context in contexts:
         caches = {text: _cache(text) for text in (BASELINE, *operators)}

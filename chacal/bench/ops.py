@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from chacal.bench.timing import Timed, interleave, peak_memory
+from chacal._memory import check_fits
+from chacal.bench.timing import Timed, check_threads, interleave, peak_memory
 from chacal.operators import parse_operator
 from chacal.ops.guard import finite, moderate
 from chacal.ops.inputs import check_count
@@ -80,6 +81,8 @@ def measure(
         one row per length and operator, SDPA's first.
     """
     _check(operators, lengths, heads=heads, width=width, batch=batch, rounds=rounds)
+    for n in lengths:
+        _check_memory(operators, n, heads, width, batch, len(operators) + baseline)
     rows = []
     for n in lengths:
         calls = {
@@ -107,7 +110,9 @@ def measure_memory(
     operators: Sequence[str], n: int, *, heads: int, width: int = 64, threads: int = 1
 ) -> dict[str, int]:
     """Peak bytes of forward and backward beyond a fresh process's start, per operator."""
-    _check(operators, [n], heads=heads, width=width, threads=threads)
+    _check(operators, [n], heads=heads, width=width)
+    check_threads(threads)
+    _check_memory(operators, n, heads, width)
     peaks = {}
     for text in operators:
         attend = {
@@ -127,11 +132,29 @@ def measure_memory(
 
 def _check(operators: Sequence[str], lengths: Sequence[int], **counts: int) -> None:
     """Refuse what cannot be measured before anything is."""
-    for name, value in {"length": min(lengths), **counts}.items():
+    for name, value in [*(("length", n) for n in lengths), *counts.items()]:
         check_count(name, value)
     for text in operators:
         if text != LOOKS:
             _attend(text)
+
+
+def _check_memory(
+    operators: Sequence[str], n: int, heads: int, width: int, batch: int = 1, inputs: int = 1
+) -> None:
+    """Refuse a length whose inputs, or the matrices that an operator forms, do not fit."""
+    matrices = max((_formed(text, n, width) for text in operators), default=0)
+    check_fits(
+        f"n = {n} with {batch} x {heads} heads of {width}",
+        4 * batch * heads * n * (4 * inputs * width + matrices),
+        "a shorter length, fewer heads or a smaller batch",
+    )
+
+
+def _formed(text: str, n: int, width: int) -> int:
+    if text == MATERIALISED:
+        return n if n <= MATERIALISED_LIMIT else 0
+    return 0 if text == BASELINE else parse_operator(text).formed(n, width)
 
 
 def _call(

@@ -25,7 +25,11 @@ from typing import TypeVar
 
 import torch
 
+from chacal._orphans import end_after
 from chacal.ops.inputs import check_count
+
+MOST_THREADS = 1024
+"""Beyond that a system may refuse to start them, and torch ends the process then."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ def repeat(
         a row for each of a run's.
     """
     check_count("runs", runs)
-    check_count("threads", threads)
+    check_threads(threads)
     if runs == 1:
         return _measure(partial(measure, report=partial(report, 1)), threads)
     made = []
@@ -111,6 +115,13 @@ def repeat(
         for row in made[-1]:
             report(run, row)
     return [over_runs(rows) for rows in zip(*made, strict=True)]
+
+
+def check_threads(threads: int, least: int = 1) -> None:
+    """A number of CPU threads that a system would start."""
+    check_count("threads", threads, least)
+    if threads > MOST_THREADS:
+        raise ValueError(f"threads is {threads}; expected at most {MOST_THREADS}")
 
 
 def over_runs(rows: Sequence[TimedT]) -> TimedT:
@@ -140,6 +151,8 @@ def peak_memory(code: str, threads: int = 1) -> tuple[int, int]:
     """
     program = (
         "import resource, sys, torch, chacal\n"
+        "from chacal._orphans import end_with_input\n"
+        "end_with_input()\n"
         f"torch.set_num_threads({threads})\n"
         "def peak():\n"
         "    try:\n"
@@ -158,7 +171,15 @@ def peak_memory(code: str, threads: int = 1) -> tuple[int, int]:
         f"{code}\n"
         "print(before, peak())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    # its input stays open until it ends: it ends with us
+    inside, ours = os.pipe()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdin=inside, capture_output=True, text=True
+        )
+    finally:
+        os.close(inside)
+        os.close(ours)
     if done.returncode:
         raise ValueError(f"the measured process failed: {done.stderr.strip()[-300:]}")
     before, after = (int(x) for x in done.stdout.split())
@@ -193,7 +214,7 @@ def _measure(measure: Callable[[], list[TimedT]], threads: int) -> list[TimedT]:
 def _alone(measure: Callable[[], list[TimedT]], threads: int) -> list[TimedT]:
     """One run in a process of its own, which shares no memory with ours."""
     fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=fresh) as pool:
+    with ProcessPoolExecutor(1, mp_context=fresh, initializer=_end_with_parent) as pool:
         try:
             return pool.submit(_measure, measure, threads).result()
         except BrokenProcessPool:
@@ -201,3 +222,9 @@ def _alone(measure: Callable[[], list[TimedT]], threads: int) -> list[TimedT]:
                 "a run's process was killed before its end; perhaps it lacks memory: expected "
                 "fewer heads, shorter lengths or a smaller batch"
             ) from None
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # it was started by `_alone`
+    end_after(parent.join)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from chacal._echo import one_line, shown
 from chacal._version import __version__
 from chacal.commands.options import choose_operators, collect, options_of, refuse_options
 from chacal.tasks import TASKS
 from chacal.training.config import ModelConfig, RunConfig, TrainConfig, defaults
+from chacal.training.transformers_model import MOST_LAYERS
 
 OPERATOR_HELP = (
     "dense, local, bigbird, chacal, block/DIVISOR, block@SIZE, window@SIZE, pooled[@SIZE], "
@@ -36,7 +40,7 @@ class Tasks(click.Group):
         found = super().get_command(ctx, name)
         if found is None:
             names = ", ".join(self.commands)
-            raise click.UsageError(f"task is {name!r}; expected one of {names}", ctx)
+            raise click.UsageError(f"task is {shown(name)}; expected one of {names}", ctx)
         return found
 
 
@@ -76,7 +80,8 @@ def _train_command(name: str) -> click.Command:
     command.params += [
         click.Option(["--operator"], help=f"Operator of every layer: {OPERATOR_HELP}."),
         click.Option(
-            ["--layers"], type=click.IntRange(1), help="How many layers --operator fills."
+            ["--layers"], type=click.IntRange(1, MOST_LAYERS),
+            help="How many layers --operator fills.",
         ),
         click.Option(
             ["--operators"], show_default=",".join(model.operators),
@@ -293,15 +298,38 @@ def main() -> None:
     except click.ClickException as error:
         where = getattr(error, "ctx", None)
         hint = f" (see {where.command_path} --help)" if where else ""
-        print(f"chacal: {error.format_message()}{hint}", file=sys.stderr)
+        _say(f"{error.format_message()}{hint}")
         sys.exit(2)
     except (Interrupted, KeyboardInterrupt, click.Abort) as error:
-        print(f"chacal: {str(error) or 'interrupted'}", file=sys.stderr)
+        # one more Ctrl-C waits for the message; after it, it ends us without another word
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _say(str(error) or "interrupted")
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(1)
     except (ValueError, OSError) as error:
         if debug:
             raise
-        print(f"chacal: {error}", file=sys.stderr)
+        _say(str(error))
+        from chacal.training.distributed import LostProcess
+
+        if isinstance(error, LostProcess):
+            sys.stdout.flush()
+            os._exit(2)  # gloo may wait for the lost one for good while it is taken down
         sys.exit(2)
+    except (MemoryError, OverflowError, RuntimeError) as error:
+        if debug or not _is_of_size(error):
+            raise
+        _say(f"memory ran out: {str(error) or 'no more can be had'}; expected smaller sizes")
+        sys.exit(2)
+
+
+def _is_of_size(error: Exception) -> bool:
+    """Whether something was too large to be held; torch's own errors tell it only in words."""
+    words = ("allocate", "out of memory", "not enough memory", "overflow")
+    return not isinstance(error, RuntimeError) or any(w in str(error).lower() for w in words)
+
+
+def _say(text: str) -> None:
+    print(f"chacal: {one_line(text)}", file=sys.stderr, flush=True)

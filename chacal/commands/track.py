@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from chacal._echo import one_line
 from chacal.commands.console import console
 from chacal.training.tracker import Tracker
 
@@ -103,4 +104,4 @@ def _paragraphs() -> Iterator[tuple[int, str]]:
 
 
 def _warn(text: str) -> None:
-    print(f"chacal: {text}", file=sys.stderr, flush=True)
+    print(f"chacal: {one_line(text)}", file=sys.stderr, flush=True)

@@ -3,12 +3,14 @@
 Everything is skipped that is there already, so a job that was stopped goes on, and a job that was
 finished does nothing. A lock on the folder makes a second sweep wait for the first.
 
-As a program (`python -m chacal.experiments.job`, the job as JSON on standard input) it is what a
-sweep with several jobs at once starts.
+As a program (`python -m chacal.experiments.job`, the job as a line of JSON on standard input) it is
+what a sweep with several jobs at once starts. The input stays open for as long as the job is
+wanted: it ends with the sweep.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from dataclasses import dataclass
@@ -17,7 +19,9 @@ from typing import Any
 
 import torch
 
+from chacal._echo import one_line
 from chacal._files import read_json
+from chacal._orphans import end_with_input
 from chacal._plain import from_plain, member, to_plain
 from chacal.experiments.cells import Evaluation, run_id
 from chacal.experiments.look import look_at_run
@@ -28,6 +32,7 @@ from chacal.training.distributed import Group
 from chacal.training.evaluate import evaluate, load_run, override, setting
 from chacal.training.lock import alone
 from chacal.training.loop import train
+from chacal.training.memory import check_evaluation
 from chacal.training.runs import Interrupted, RunFolder, write_atomic
 from chacal.training.torchrun import rank
 
@@ -130,6 +135,7 @@ def _measure(folder: Path, evaluation: Evaluation) -> None:
         task = override(task, dict(setting(text) for text in evaluation.settings))
     on_gpu = torch.cuda.is_available() and config.train.device != "cpu"
     device = torch.device("cuda" if on_gpu else "cpu")
+    check_evaluation(dataclasses.replace(config, task=task), evaluation.batch_size, device.type)
     metrics = evaluate(
         model.to(device),
         task,
@@ -156,8 +162,9 @@ def _measure(folder: Path, evaluation: Evaluation) -> None:
 
 
 def main() -> int:
-    """Perform the job on standard input; exit codes as the command's."""
-    asked = json.load(sys.stdin)
+    """Perform the job on standard input, while that is open; exit codes as the command's."""
+    asked = json.loads(sys.stdin.readline())
+    end_with_input()
     sys.argv = asked["command"]  # run folders tell the command that a person gave
     folder = Path(asked["folder"])
     try:
@@ -172,7 +179,7 @@ def main() -> int:
 
 def describe_error(error: BaseException) -> str:
     """An error in one line, with its kind where the text alone would not tell."""
-    text = str(error).strip() or "no message"
+    text = one_line(str(error)) or "no message"
     return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
 
 

@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from chacal._memory import check_fits
 from chacal.nn import Transformer
 from chacal.nn.views import LayerView, block_mass, top_mass, view_layers, window_mass
 from chacal.operators import BlockResolvent, Operator
+from chacal.ops.inputs import check_count
 from chacal.report import pictures
 from chacal.tasks.base import IGNORE, Task
 from chacal.training.evaluate import load_run
@@ -42,8 +44,7 @@ def look_at_run(
     Returns:
         the figures and the files written, and the shares of layers and of heads as values.
     """
-    if examples < 1:
-        raise ValueError(f"examples is {examples}; expected at least 1")
+    check_count("examples", examples)
     pictures.require_matplotlib()
     model, folder = load_run(run)
     if not isinstance(model, Transformer):
@@ -52,6 +53,7 @@ def look_at_run(
     task, threads = config.task, config.train.threads
     if threads:
         torch.set_num_threads(threads)
+    _check_memory(model, task, examples)
     to = Path(folder.path if out is None else out)
     if to.exists() and not to.is_dir():
         raise ValueError(f"{to} is a file; expected a folder for the pictures")
@@ -93,6 +95,18 @@ def look_at_run(
         "files": [str(to / name) for name in files],
     }
     return result, curves, heads
+
+
+def _check_memory(model: Transformer, task: Task, examples: int) -> None:
+    """Refuse what could not be held: the examples' tokens, and A and its resolvent of one."""
+    n, heads = task.usual_length, sum(layer.attention.heads for layer in model.blocks())
+    stored = task.batches("test", 1)
+    count = examples if stored is None else min(examples, stored)
+    check_fits(
+        f"looking at {count} examples of {n} tokens through {heads} heads",
+        8 * count * n * task.symbols + 2 * 4 * heads * n**2,
+        "fewer examples, or a run on shorter ones",
+    )
 
 
 def _examples(task: Task, seed: int, count: int) -> Iterator[Tensor]:

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from chacal._echo import shown
 from chacal.experiments.gather import save_table
 from chacal.experiments.scales import SCALES, Given, Scale
 from chacal.experiments.sweep import chosen, claim, run_table
@@ -13,6 +14,9 @@ from chacal.experiments.table import Table
 from chacal.experiments.tables import TABLES
 from chacal.report.results import TableResult
 from chacal.training.runs import is_full
+
+MOST_SEEDS = 10_000
+"""Every cell's run is planned for each of them before the first begins."""
 
 
 def reproduce(
@@ -44,15 +48,15 @@ def reproduce(
         the table; None to a process of torchrun that only trains along.
     """
     if name not in TABLES:
-        raise ValueError(f"table is {name!r}; expected one of {', '.join(TABLES)}")
+        raise ValueError(f"table is {shown(name)}; expected one of {', '.join(TABLES)}")
     if scale not in SCALES:
-        raise ValueError(f"scale is {scale!r}; expected one of {', '.join(SCALES)}")
+        raise ValueError(f"scale is {shown(scale)}; expected one of {', '.join(SCALES)}")
     table, given = TABLES[name], given or Given()
     given.refuse_but(name, *table.given)
     sizes = dataclasses.replace(SCALES[scale], given=given)
     count = table.seeds(sizes) if seeds is None else seeds
-    if count < 1:
-        raise ValueError(f"seeds is {count}; expected at least 1")
+    if not 1 <= count <= MOST_SEEDS:
+        raise ValueError(f"seeds is {count}; expected at least 1 and at most {MOST_SEEDS}")
     try:
         return _make(table, sizes, out, seeds, count, jobs, only, run, quiet)
     except OSError as error:

@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from chacal._echo import shown
 from chacal._files import read_json
 from chacal._plain import member, to_plain
 from chacal.bench.cost import against_block_size, against_length
@@ -47,7 +48,7 @@ from chacal.experiments.scales import Scale
 from chacal.experiments.table import Table
 from chacal.report.results import TableResult
 from chacal.training.config import RunConfig
-from chacal.training.distributed import start
+from chacal.training.distributed import LostProcess, start
 from chacal.training.runs import Interrupted
 from chacal.training.torchrun import rank, under_torchrun
 
@@ -131,7 +132,7 @@ def chosen(table: Table[Any], scale: Scale, only: str) -> tuple[list[Cell[Any]],
     named = set(choose(labels, only))
     if not named:
         raise ValueError(
-            f"only is {only!r}; expected a part of one of the rows: {'; '.join(labels)}"
+            f"only is {shown(only)}; expected a part of one of the rows: {'; '.join(labels)}"
         )
     return [c for c in cells if c.label in named], [c for c in costs if c.label in named]
 
@@ -158,12 +159,14 @@ def claim(out: Path, scale: str) -> None:
         there = member(read_json(mark), "scale", str, str(mark))
         if there != scale:
             raise ValueError(
-                f"{out} holds results of the scale {there!r}; expected another folder for "
-                f"{scale!r} (--out), so that they are never mixed"
+                f"{out} holds results of the scale {shown(there)}; expected another folder for "
+                f"{shown(scale)} (--out), so that they are never mixed"
             )
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"{out} holds other files; expected a new folder, or one of {scale!r}")
+        raise ValueError(
+            f"{out} holds other files; expected a new folder, or one of {shown(scale)}"
+        )
     out.mkdir(parents=True, exist_ok=True)
     write_json(mark, {"scale": scale})
 
@@ -184,7 +187,7 @@ def _perform_all(
 def _perform_here(job: Job, folder: Path) -> str:
     try:
         perform(job, folder)
-    except Interrupted:
+    except (Interrupted, LostProcess):
         raise
     except Exception as error:  # whatever it is, the others go on
         why = describe_error(error)
@@ -209,7 +212,7 @@ def _perform_beside(
             time.sleep(0.1)
             for process in [p for p in running if p.poll() is not None]:
                 job, errors = running.pop(process)
-                with errors:
+                with errors, _input(process):
                     why = _why(process.returncode, runs / job.id, errors)
                 yield job, why
     finally:
@@ -223,6 +226,7 @@ def _perform_beside(
             except subprocess.TimeoutExpired:
                 process.kill()
             errors.close()
+            _input(process).close()
 
 
 def _start(job: Job, folder: Path, errors: IO[str]) -> subprocess.Popen[str]:
@@ -233,11 +237,15 @@ def _start(job: Job, folder: Path, errors: IO[str]) -> subprocess.Popen[str]:
         stdin=subprocess.PIPE, stdout=errors, stderr=errors, text=True,
         env={**os.environ, **one}, start_new_session=True,
     )  # fmt: skip
-    assert process.stdin is not None
     asked = {"job": job.to_json(), "folder": str(folder), "command": sys.argv}
-    with process.stdin:
-        process.stdin.write(json.dumps(asked))
+    _input(process).write(json.dumps(asked) + "\n")
+    _input(process).flush()  # and left open: its end tells the job that we are gone
     return process
+
+
+def _input(process: subprocess.Popen[str]) -> IO[str]:
+    assert process.stdin is not None  # as `_start` asked for
+    return process.stdin
 
 
 def _why(code: int, folder: Path, errors: IO[str]) -> str:

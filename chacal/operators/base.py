@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from chacal._echo import shown
 from chacal.decoding.decoder import Decoder
 from chacal.decoding.states import ROLLBACK
 from chacal.ops.inputs import Gamma, check_count
@@ -59,6 +60,10 @@ class Operator:
             raise ValueError(f"gamma was given to {self}; expected a resolvent operator")
         return self._attend(q, k, v, {"mask": mask, "scale": scale}, gamma)
 
+    def formed(self, n: int, d: int) -> int:
+        """Numbers per row that stand for all rows at once, in heads of width d; 0 if none do."""
+        return 0
+
     def decoder(self, *, rollback: int = ROLLBACK) -> Decoder:
         """An empty sequence that `extend` grows; `rollback` tokens can be cropped again."""
         check_count("rollback", rollback, least=0)
@@ -96,7 +101,7 @@ class Operator:
 def check_gamma_option(gamma: object) -> None:
     """γ of an operator is a plain number in [0, 1)."""
     if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not 0 <= gamma < 1:
-        raise ValueError(f"gamma is {gamma!r}; expected a number in [0, 1)")
+        raise ValueError(f"gamma is {shown(gamma)}; expected a number in [0, 1)")
 
 
 def fixed_size(operator: Operator, block_size: int | None) -> int:

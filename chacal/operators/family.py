@@ -63,6 +63,10 @@ class Dense(Operator):
     check = staticmethod(check_top_k)
     top_k: int | None = None
 
+    def formed(self, n: int, d: int) -> int:
+        """Pruning needs all of A."""
+        return 0 if self.top_k is None else n
+
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
     ) -> Tensor:
@@ -89,6 +93,10 @@ class Local(Operator):
     sizes: ClassVar[dict[str, str]] = {"@": "window"}
     window: int = 32
 
+    def formed(self, n: int, d: int) -> int:
+        """Scores against two tiles as long as the window."""
+        return 2 * min(self.window, n)
+
     def _decoder(self, rollback: int) -> Decoder:
         return Decoder(lambda: TiledState(window_view(self.window), rollback))
 
@@ -105,6 +113,10 @@ class BigBird(Operator):
     links: int = 3
     seed: int = 0
 
+    def formed(self, n: int, d: int) -> int:
+        """Scores as of `Local`, and a copy of every linked key."""
+        return 2 * min(self.window, n) + self.links * d
+
 
 @dataclass(frozen=True, kw_only=True)
 class Resolvent(Operator):
@@ -116,6 +128,10 @@ class Resolvent(Operator):
     gamma: float = 0.9
     diagonal: str = "keep"
     top_k: int | None = None
+
+    def formed(self, n: int, d: int) -> int:
+        """Pruning needs all of A."""
+        return 0 if self.top_k is None else n
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
@@ -215,6 +231,10 @@ class TPost(Operator):
     check = staticmethod(check_prune_options)
     top_k: int | None = None
     prune: str = "both"
+
+    def formed(self, n: int, d: int) -> int:
+        """All of A."""
+        return n
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None

@@ -15,6 +15,7 @@ import types
 import typing
 from typing import Any
 
+from chacal._echo import shown
 from chacal.operators.base import Operator
 from chacal.operators.family import OPERATORS
 
@@ -31,7 +32,7 @@ def parse_operator(text: str) -> Operator:
         a frozen dataclass, callable with q, k, v; `str` gives the text back.
     """
     if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"operator is {text!r}; expected a text such as {EXAMPLES}")
+        raise ValueError(f"operator is {shown(text)}; expected a text such as {EXAMPLES}")
     head, *options = (part.strip() for part in text.split(","))
     mark = next((c for c in head if c in "@/"), "")
     name, _, size = head.partition(mark) if mark else (head, "", "")
@@ -39,14 +40,15 @@ def parse_operator(text: str) -> Operator:
         close = difflib.get_close_matches(name, OPERATORS, 1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise ValueError(
-            f"operator {text!r} names {name!r}{hint}; expected one of {', '.join(OPERATORS)}"
+            f"operator {shown(text)} names {shown(name)}{hint}; expected one of "
+            f"{', '.join(OPERATORS)}"
         )
     cls = OPERATORS[name]
     given: dict[str, Any] = {}
     if mark:
         if mark not in cls.sizes:
             raise ValueError(
-                f"operator {text!r} has the size '{mark}{size}'; {name} takes "
+                f"operator {shown(text)} has the size {shown(mark + size)}; {name} takes "
                 + (" or ".join(f"'{name}{m}SIZE'" for m in cls.sizes) or "none")
             )
         given[cls.sizes[mark]] = _value(text, cls, cls.sizes[mark], size)
@@ -55,22 +57,22 @@ def parse_operator(text: str) -> Operator:
         known = [f.name for f in dataclasses.fields(cls)]
         if not equals or key not in known:
             raise ValueError(
-                f"operator {text!r} has the option {option!r}; {name} takes "
+                f"operator {shown(text)} has the option {shown(option)}; {name} takes "
                 + (", ".join(f"{k}=..." for k in known) or "none")
             )
         if key in given:
-            raise ValueError(f"operator {text!r} gives {key} twice; expected it once")
+            raise ValueError(f"operator {shown(text)} gives {key} twice; expected it once")
         given[key] = _value(text, cls, key, value)
     try:
         return cls(**given)
     except ValueError as error:
-        raise ValueError(f"operator {text!r}: {error}") from None
+        raise ValueError(f"operator {shown(text)}: {error}") from None
 
 
 def parse_operators(text: str) -> tuple[Operator, ...]:
     """A list such as "dense,block/3,rows=mean,chacal"; a part with "=" goes with the one before."""
     if not isinstance(text, str):
-        raise ValueError(f"operators are {text!r}; expected a text such as 'dense,chacal'")
+        raise ValueError(f"operators are {shown(text)}; expected a text such as 'dense,chacal'")
     texts: list[str] = []
     for part in text.split(","):
         if "=" in part and texts:
@@ -130,6 +132,6 @@ def _value(text: str, cls: type[Operator], field: str, value: str) -> Any:
         except ValueError:
             what = {int: "a whole number", float: "a number"}.get(kind, kind.__name__)
             raise ValueError(
-                f"operator {text!r} gives {field} as {value!r}; expected {what}"
+                f"operator {shown(text)} gives {field} as {shown(value)}; expected {what}"
             ) from None
     raise TypeError(f"{cls.__name__}.{field} has no type that a text can give")

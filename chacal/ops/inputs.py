@@ -237,7 +237,9 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
         raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(repr, choices))}")
 
 
-def check_count(name: str, value: object, least: int = 1) -> None:
-    """A whole number, at least `least`."""
+def check_count(name: str, value: object, least: int = 1, bits: int = 48) -> None:
+    """A whole number, at least `least`; of a size, its product with another fits into 63 bits."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} is {value!r}; expected a whole number of at least {least}")
+    if value >= 2**bits:
+        raise ValueError(f"{name} is {value}; expected a whole number below 2**{bits}")

@@ -96,7 +96,7 @@ def check_offsets(offsets: object) -> None:
     if (
         not isinstance(offsets, tuple)
         or not offsets
-        or any(isinstance(f, bool) or not isinstance(f, int) or f < 1 for f in offsets)
+        or any(isinstance(f, bool) or not isinstance(f, int) or not 1 <= f < 2**48 for f in offsets)
         or len(set(offsets)) < len(offsets)
     ):
         names = ", ".join(map(repr, PATTERNS))

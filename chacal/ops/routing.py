@@ -59,7 +59,8 @@ class Routing:
     def choose(self, q: Tensor, summary: Tensor, view: View, first: int = 0) -> Tensor:
         """(B, r, routes) tiles chosen by the rows from position `first` on; -1 for none."""
         B, r, _ = q.shape
-        chosen = torch.full((B, r, self.routes), -1, dtype=torch.long, device=q.device)
+        routes = min(self.routes, max(1, (first + r - 1) // view.tile))  # there are no more tiles
+        chosen = torch.full((B, r, routes), -1, dtype=torch.long, device=q.device)
         parts = summary.shape[2]
         for at in pieces(r, B * max(1, summary.shape[1] * parts)):
             near = view.near or 0
@@ -72,7 +73,7 @@ class Routing:
             if parts > 1:
                 S = S.unflatten(2, (most, parts)).amax(-1)
             unseen = torch.arange(most, device=q.device) >= far_tiles[:, None]
-            best, tiles = S.masked_fill_(unseen, -torch.inf).topk(min(self.routes, most), -1)
+            best, tiles = S.masked_fill_(unseen, -torch.inf).topk(min(routes, most), -1)
             chosen[:, at, : tiles.shape[-1]] = torch.where(best > -torch.inf, tiles, -1)
         return chosen
 

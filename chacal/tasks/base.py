@@ -14,6 +14,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from chacal._echo import shown
+from chacal._memory import LARGEST
+
 IGNORE = -100
 """The target of a position at which nothing is asked."""
 
@@ -72,6 +75,11 @@ class Task(ABC):
     @abstractmethod
     def length(self) -> int:
         """The longest n of a batch."""
+
+    @property
+    def usual_length(self) -> int:
+        """The n that memory must be there for: the longest, unless that is a bound far above."""
+        return self.length
 
     @property
     def symbols(self) -> int:
@@ -189,15 +197,15 @@ def split_of(bucket: int) -> str:
 def check_split(split: str) -> None:
     """Raise unless `split` is one of `SPLITS`."""
     if split not in SPLITS:
-        raise ValueError(f"split={split!r}: expected one of {', '.join(SPLITS)}")
+        raise ValueError(f"split={shown(split)}: expected one of {', '.join(SPLITS)}")
 
 
 def check_int(task: Any, field: str, low: int, high: int | None = None) -> None:
     """Raise unless a task's field is an integer in low..high."""
     value = getattr(task, field)
-    if type(value) is not int or value < low or (high is not None and value > high):
-        expected = f"at least {low}" if high is None else f"in {low}..{high}"
-        raise ValueError(f"{field}={value!r}: expected an integer {expected}")
+    if type(value) is not int or not low <= value <= (LARGEST if high is None else high):
+        expected = f"at least {low} and below 2**63" if high is None else f"in {low}..{high}"
+        raise ValueError(f"{field}={shown(value)}: expected an integer {expected}")
 
 
 def check_number(task: Any, field: str) -> None:
@@ -205,14 +213,14 @@ def check_number(task: Any, field: str) -> None:
     value = getattr(task, field)
     valid = type(value) in (int, float) and math.isfinite(value) and value >= 0
     if not valid:
-        raise ValueError(f"{field}={value!r}: expected a finite number of at least 0")
+        raise ValueError(f"{field}={shown(value)}: expected a finite number of at least 0")
 
 
 def check_choice(task: Any, field: str, choices: tuple[str, ...]) -> None:
     """Raise unless a task's field is one of the choices."""
     value = getattr(task, field)
     if value not in choices:
-        raise ValueError(f"{field}={value!r}: expected one of {', '.join(choices)}")
+        raise ValueError(f"{field}={shown(value)}: expected one of {', '.join(choices)}")
 
 
 def by_group(label: str, groups: np.ndarray, right: np.ndarray) -> Totals:
@@ -247,5 +255,7 @@ def part(split: str, step: int, size: int, total: int) -> slice:
     """Which of a split's `total` stored examples make up batch `step` of a pass, in order."""
     if step < 0 or step * size >= total:
         last = -(-total // size) - 1
-        raise ValueError(f"step={step}: expected 0..{last}, the batches of {size} in {split!r}")
+        raise ValueError(
+            f"step={step}: expected 0..{last}, the batches of {size} in {shown(split)}"
+        )
     return slice(step * size, min((step + 1) * size, total))

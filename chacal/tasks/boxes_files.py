@@ -23,6 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from chacal._echo import shown
 from chacal.tasks.base import (
     IGNORE,
     Batch,
@@ -66,10 +67,10 @@ class Example(NamedTuple):
 def _example(where: str, row: dict[str, Any]) -> Example:
     for key, kind in (("sentence_masked", str), ("masked_content", str), ("numops", int)):
         if key not in row:
-            raise ValueError(f"{where}: the key {key!r} is missing")
+            raise ValueError(f"{where}: the key {shown(key)} is missing")
         if type(row[key]) is not kind:
             expected = "a string" if kind is str else "an integer"
-            raise ValueError(f"{where}: {key}={row[key]!r}: expected {expected}")
+            raise ValueError(f"{where}: {key}={shown(row[key])}: expected {expected}")
     prompt, mask, _ = row["sentence_masked"].partition(MASK)
     prompt = " ".join(prompt.split())
     content = " ".join(row["masked_content"].replace(MASK, " ").split()).rstrip(" .")
@@ -106,7 +107,7 @@ class BoxesFiles(Task):
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, str) or not os.path.isdir(self.data):
-            raise ValueError(f"data={self.data!r}: expected a folder with {FILES['train']}")
+            raise ValueError(f"data={shown(self.data)}: expected a folder with {FILES['train']}")
         for split in ("train", "valid"):
             if not os.path.isfile(self._path(split)):
                 raise ValueError(f"{self._path(split)}: no such file")
@@ -147,7 +148,8 @@ class BoxesFiles(Task):
         for piece in pieces:
             if piece not in self.ids:
                 raise ValueError(
-                    f"{example.where}: {piece.strip()!r} is used as it never is in {FILES['train']}"
+                    f"{example.where}: {shown(piece.strip())} is used as it never is in "
+                    f"{FILES['train']}"
                 )
         return [self.ids[piece] for piece in pieces]
 

@@ -58,7 +58,8 @@ FEWEST_EXAMPLES = 128
 def _key_blocks(blocks: int, block_size: int) -> int:
     """Blocks whose content decides the split: two, or more where two have few permutations."""
     key = 2
-    while math.factorial(block_size) ** key < FEWEST_EXAMPLES:
+    permutations = math.factorial(min(block_size, 8))  # of more, enough, and slow to count
+    while permutations**key < FEWEST_EXAMPLES:
         key += 1
     if key > blocks:
         raise ValueError(

@@ -170,6 +170,11 @@ class Code(Task):
         lines = FUNCTION + INITIAL * self.variables + LONGEST * self.updates
         return lines + QUESTION * questions - 1
 
+    @property
+    def usual_length(self) -> int:
+        """Four tokens to an update; `length` has room for the longest ones only."""
+        return min(self.length, FUNCTION + 4 * self.updates)
+
     def programs(self, split: str, seed: int, step: int, size: int) -> list[tuple[str, int, int]]:
         """The batch of these arguments as (text with its question, label, updates)."""
         check_split(split)

@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from chacal._echo import shown
 from chacal._extras import install
 
 EXTRA = install("data")
@@ -37,8 +38,8 @@ def parse_source(source: str) -> HubText | None:
     first, dash, last = size.partition("-") if "-" in size else ("0", "", size)
     if not name or not split or not (first.isdigit() and (last.isdigit() or not (last or dash))):
         raise ValueError(
-            f"{source!r} is no source; expected hub:NAME[@CONFIG]:SPLIT[:MEGABYTES], or FROM-TO "
-            f"in the place of MEGABYTES"
+            f"{shown(source)} is no source; expected hub:NAME[@CONFIG]:SPLIT[:MEGABYTES], or "
+            f"FROM-TO in the place of MEGABYTES"
         )
     return HubText(name, config or None, split, int(first), int(last) if last else None)
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from chacal._echo import shown
 from chacal.tasks.base import SPLITS, Batch, Task, Totals, check_int, check_split, option
 from chacal.tasks.code import count_answers, pad_and_ask
 from chacal.tasks.stored import choose, passes, read_jsonl
@@ -45,7 +46,9 @@ class Labelled(Task):
             if path is None and field == "test_file":
                 continue
             if not isinstance(path, str) or not os.path.isfile(path):
-                raise ValueError(f"{field}={path!r}: expected the path of an existing JSONL file")
+                raise ValueError(
+                    f"{field}={shown(path)}: expected the path of an existing JSONL file"
+                )
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -69,12 +72,14 @@ class Labelled(Task):
             for text, label, where in self._told(split):
                 if label not in numbers:
                     raise ValueError(
-                        f"{where}: the label {label!r} is in no line of {self.train_file}; "
+                        f"{where}: the label {shown(label)} is in no line of {self.train_file}; "
                         f"expected one of {', '.join(self.classes[:8])}"
                     )
                 tokens = self._encode(text)[-self.max_tokens :]
                 if not tokens:
-                    raise ValueError(f"{where}: the tokenizer leaves nothing of the text {text!r}")
+                    raise ValueError(
+                        f"{where}: the tokenizer leaves nothing of the text {shown(text)}"
+                    )
                 made.append((tokens, numbers[label]))
             self._rows[split] = made
         return self._rows[split]
@@ -92,7 +97,7 @@ class Labelled(Task):
             raise ValueError(f"{split}_file=None: expected the path of a JSONL file to {split} on")
         told = [(*_checked(row, where), where) for where, row in read_jsonl(path)]
         if not told:
-            raise ValueError(f"{split}_file={path!r}: the file is empty")
+            raise ValueError(f"{split}_file={shown(path)}: the file is empty")
         return told
 
     @property

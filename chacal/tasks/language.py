@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from chacal._echo import shown
 from chacal.tasks.base import (
     IGNORE,
     SPLITS,
@@ -41,6 +42,9 @@ from chacal.tasks.tokenizers import load_tokenizer
 
 VALID = "valid"
 """As the test's source: the valid text. The paper reports perplexity on the one it has."""
+
+LARGEST_VOCABULARY = 10_000_000
+"""Tokens of a BPE that is made here; its maker takes the room for all of them at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,19 +73,19 @@ class Language(NextToken):
         check_int(self, "eval_tokens", 0)
         for split, source in self._sources.items():
             if not isinstance(source, str):
-                raise ValueError(f"{split}={source!r}: expected a file, hub:... or {HELP}")
+                raise ValueError(f"{split}={shown(source)}: expected a file, hub:... or {HELP}")
             if source == HELP or parse_source(source) is not None:
                 continue
             if not os.path.isfile(source):
-                raise ValueError(f"{split}={source!r}: expected the path of an existing file")
+                raise ValueError(f"{split}={shown(source)}: expected the path of an existing file")
             if os.path.getsize(source) == 0:
-                raise ValueError(f"{split}={source!r}: the file is empty")
+                raise ValueError(f"{split}={shown(source)}: the file is empty")
             if self.tokenizer is None:
                 self._check_length(split, os.path.getsize(source))
         if (self.train == HELP) != (self.valid == HELP):
             raise ValueError(
-                f"train={self.train!r} and valid={self.valid!r}: expected a text of your own for "
-                f"both, or for neither"
+                f"train={shown(self.train)} and valid={shown(self.valid)}: expected a text of "
+                f"your own for both, or for neither"
             )
 
     @property
@@ -100,8 +104,8 @@ class Language(NextToken):
         needed = self.window + 1 if split == "train" else 2
         if tokens < needed:
             raise ValueError(
-                f"{split}={self._sources[split]!r}: too short, {tokens} tokens; expected at least "
-                f"{needed}"
+                f"{split}={shown(self._sources[split])}: too short, {tokens} tokens; expected at "
+                f"least {needed}"
             )
 
     @cached_property
@@ -109,8 +113,11 @@ class Language(NextToken):
         if self.tokenizer is None or not self.tokenizer.startswith("bpe:"):
             return None if self.tokenizer is None else load_tokenizer(self.tokenizer)
         size = self.tokenizer.removeprefix("bpe:")
-        if not size.isdigit() or int(size) < 257:
-            raise ValueError(f"tokenizer={self.tokenizer!r}: expected bpe:SIZE of at least 257")
+        if not size.isdecimal() or len(size) > 9 or not 257 <= int(size) <= LARGEST_VOCABULARY:
+            raise ValueError(
+                f"tokenizer={shown(self.tokenizer)}: expected bpe:SIZE with 257 to "
+                f"{LARGEST_VOCABULARY} tokens"
+            )
         return make_tokenizer(self._raw("train"), int(size))
 
     @cached_property
@@ -137,7 +144,7 @@ class Language(NextToken):
         source = self._sources[split]
         if self._tokenizer is None:
             return as_bytes(self._raw(split))
-        where = f"{split}={source!r}"
+        where = f"{split}={shown(source)}"
         if source != HELP and is_large(local_text(source)):
             return encode_large(local_text(source), self._tokenizer, where)
         return encode(self._raw(split), self._tokenizer, where)
@@ -149,7 +156,7 @@ class Language(NextToken):
         try:
             return local_text(source).read_bytes()
         except OSError as error:
-            raise ValueError(f"{split}={source!r}: cannot be read: {error.strerror}") from None
+            raise ValueError(f"{split}={shown(source)}: cannot be read: {error.strerror}") from None
 
     @property
     def vocab_size(self) -> int:

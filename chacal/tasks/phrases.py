@@ -10,6 +10,8 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 
+from chacal._echo import shown
+
 PAD = "<pad>"
 START = "<start>"
 SILENT = (PAD, START)
@@ -63,7 +65,7 @@ class Phrases:
         word = words[0].group()
         where = f"at character {words[0].start()}"
         if word in self._words or (starts[0].group().isspace() and len(starts[0].group()) > 1):
-            return f"the word {word!r} {where} is known but not expected there"
+            return f"the word {shown(word)} {where} is known but not expected there"
         close = difflib.get_close_matches(word, self._words, n=3)
         hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-        return f"unknown word {word!r} {where}{hint}"
+        return f"unknown word {shown(word)} {where}{hint}"

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from chacal._echo import shown
 from chacal.tasks.base import (
     IGNORE,
     Batch,
@@ -85,7 +86,7 @@ class Scrolls(Task):
             for file in (FILES["train"], FILES["valid"]):
                 if not (Path(str(self.data)) / self.dataset / file).is_file():
                     raise ValueError(
-                        f"data={self.data!r}: expected a folder with {self.dataset}/{file}"
+                        f"data={shown(self.data)}: expected a folder with {self.dataset}/{file}"
                     )
 
     @cached_property
@@ -102,7 +103,7 @@ class Scrolls(Task):
             found = {field: self._tokenizer.token_to_id(text) for field, text in names.items()}
         if None in found.values():
             raise ValueError(
-                f"tokenizer={self.tokenizer!r}: it lacks one of {', '.join(names.values())}; "
+                f"tokenizer={shown(self.tokenizer)}: it lacks one of {', '.join(names.values())}; "
                 f"expected BART's, or one with these tokens"
             )
         return {**found, "decoder_start_token_id": found["eos_token_id"]}
@@ -131,6 +132,11 @@ class Scrolls(Task):
     def length(self) -> int:
         """Both parts of a row."""
         return self.input_tokens + self.output_tokens
+
+    @property
+    def usual_length(self) -> int:
+        """The input, and of an answer, which is as short as it likes, its first token."""
+        return self.input_tokens + 1
 
     @property
     def train_rows(self) -> int:

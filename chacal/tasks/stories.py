@@ -17,6 +17,7 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from chacal._echo import shown
 from chacal.tasks.phrases import Phrases
 
 OBJECTS = tuple(
@@ -123,7 +124,7 @@ def vocabulary(boxes: int, objects: int) -> Phrases:
 
 
 def _fault(number: int, text: str, what: str) -> ValueError:
-    return ValueError(f"sentence {number}, {text!r}: {what}")
+    return ValueError(f"sentence {number}, {shown(text)}: {what}")
 
 
 def _did_you_mean(word: str, known: Sequence[str]) -> str:
@@ -141,17 +142,19 @@ def _parse_sentence(number: int, text: str, boxes: int, objects: Sequence[str]) 
         found = match.groupdict()
         item = found.get("item", "")
         if item and item not in objects:
-            raise _fault(number, text, f"unknown object {item!r}{_did_you_mean(item, objects)}")
+            raise _fault(
+                number, text, f"unknown object {shown(item)}{_did_you_mean(item, objects)}"
+            )
         for box in (found.get("source"), found.get("target")):
             if box is not None and (len(box) != 1 or box not in LETTERS[:boxes]):
                 known = f"A to {LETTERS[boxes - 1]}"
-                raise _fault(number, text, f"unknown box {box!r}; expected {known}")
+                raise _fault(number, text, f"unknown box {shown(box)}; expected {known}")
         return Sentence(kind, item, found.get("source", ""), found.get("target", ""))
     first = text.split(" ")[0].rstrip(".")
     like = [t for t in TEMPLATES.values() if t.split(" ")[0] == first]
     if like:
         raise _fault(number, text, f"expected {' or '.join(map(repr, like))}")
-    opening = f"unknown opening {first!r}; " if first else ""
+    opening = f"unknown opening {shown(first)}; " if first else ""
     raise _fault(
         number, text, f"{opening}expected one of {', '.join(map(repr, TEMPLATES.values()))}"
     )

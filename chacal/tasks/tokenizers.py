@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from chacal._echo import shown
 from chacal._extras import install
 
 HUB = "expected a network, or a local folder in its place"
@@ -22,7 +23,7 @@ def load_tokenizer(source: str) -> Any:
         from tokenizers import Tokenizer
     except ImportError:
         raise ValueError(
-            f"tokenizer={source!r}: reading it needs the package 'tokenizers' "
+            f"tokenizer={shown(source)}: reading it needs the package 'tokenizers' "
             "(pip install tokenizers); without it, leave `tokenizer` out to model bytes"
         ) from None
     path = Path(source)
@@ -32,13 +33,13 @@ def load_tokenizer(source: str) -> Any:
         elif path.is_file():
             made = _from_gguf(path) if path.suffix == ".gguf" else Tokenizer.from_file(source)
         elif is_path(source):
-            raise ValueError(f"tokenizer={source!r}: expected the path of an existing file")
+            raise ValueError(f"tokenizer={shown(source)}: expected the path of an existing file")
         else:
             made = _from_hub(source, Tokenizer)
     except ValueError:
         raise
     except Exception as error:  # the package raises bare Exception
-        raise ValueError(f"tokenizer={source!r}: not a tokenizer file ({error})") from None
+        raise ValueError(f"tokenizer={shown(source)}: not a tokenizer file ({error})") from None
     made.no_padding()
     made.no_truncation()
     return made
@@ -75,8 +76,8 @@ def _from_folder(folder: Path, kind: Any) -> Any:
     gguf = find_gguf(folder)
     if gguf is None:
         raise ValueError(
-            f"tokenizer={str(folder)!r}: the folder holds no tokenizer; expected tokenizer.json, "
-            f"vocab.json with merges.txt, or one GGUF file"
+            f"tokenizer={shown(str(folder))}: the folder holds no tokenizer; expected "
+            f"tokenizer.json, vocab.json with merges.txt, or one GGUF file"
         )
     return _from_gguf(gguf)
 
@@ -87,7 +88,7 @@ def _from_gguf(path: Path) -> Any:
         from transformers import AutoTokenizer
     except ImportError:
         raise ValueError(
-            f"tokenizer={str(path)!r}: reading a GGUF file needs transformers and gguf: "
+            f"tokenizer={shown(str(path))}: reading a GGUF file needs transformers and gguf: "
             f"{install('hf')}, and pip install gguf"
         ) from None
     return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name).backend_tokenizer
@@ -99,5 +100,5 @@ def _from_hub(name: str, kind: Any) -> Any:
     except Exception as error:  # the hub's packages raise a dozen kinds
         why = str(error).strip().splitlines()[0][:160] if str(error).strip() else "no answer"
         raise ValueError(
-            f"tokenizer={name!r}: no such folder, and the hub did not give it ({why}); {HUB}"
+            f"tokenizer={shown(name)}: no such folder, and the hub did not give it ({why}); {HUB}"
         ) from None

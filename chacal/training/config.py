@@ -13,13 +13,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from chacal._echo import shown
 from chacal._plain import from_plain, to_plain
+from chacal.bench.timing import check_threads
 from chacal.nn.transformer import POSITIONS, Transformer
 from chacal.operators import former_text, parse_operator, spelled_out
 from chacal.tasks import TASKS, Task
 from chacal.tasks.base import option
 from chacal.training.stored_tasks import former_form, read_task, write_task
-from chacal.training.transformers_model import KIND, TransformersConfig
+from chacal.training.transformers_model import (
+    KIND,
+    MOST_LAYERS,
+    TransformersConfig,
+    check_wholes,
+)
 
 SCHEDULES = ("constant", "linear", "cosine")
 DEVICES = ("auto", "cpu", "cuda")
@@ -40,12 +47,15 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         _refuse_infinite(self)
-        for text in self.operators:
+        for text in dict.fromkeys(self.operators):
             parse_operator(text)
         object.__setattr__(self, "operators", tuple(map(spelled_out, self.operators)))
-        for name in ("width", "heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
+        check_wholes(self, ("width", "heads"), least=1)
+        if len(self.operators) > MOST_LAYERS:
+            raise ValueError(
+                f"operators are {len(self.operators)}; expected at most {MOST_LAYERS}, one for "
+                f"each layer"
+            )
         if not 0 <= self.mlp_ratio < 1e4:
             raise ValueError(f"mlp_ratio is {self.mlp_ratio}; expected a number of at least 0")
         if not 0 <= self.dropout < 1:
@@ -106,15 +116,14 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _refuse_infinite(self)
-        for name in ("batch_size", "accumulate", "eval_every", "eval_examples",
-                     "test_examples", "checkpoint_every", "log_every"):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
-        for name in ("steps", "warmup", "seed", "threads", "clip", "weight_decay"):
+        counts = ("batch_size", "accumulate", "eval_every", "eval_examples", "test_examples",
+                  "checkpoint_every", "log_every")  # fmt: skip
+        check_wholes(self, counts, least=1)
+        check_wholes(self, ("steps", "warmup", "seed"), least=0)
+        check_threads(self.threads, least=0)
+        for name in ("clip", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected at least 0")
-        if self.seed >= 2**63:
-            raise ValueError(f"seed is {self.seed}; expected a whole number below 2**63")
         if not self.lr > 0:
             raise ValueError(f"lr is {self.lr}; expected a positive number")
         if not 0 < self.beta2 < 1:
@@ -125,7 +134,7 @@ class TrainConfig:
         for name, choices in (("schedule", SCHEDULES), ("device", DEVICES)):
             if getattr(self, name) not in choices:
                 raise ValueError(
-                    f"{name} is {getattr(self, name)!r}; expected one of {', '.join(choices)}"
+                    f"{name} is {shown(getattr(self, name))}; expected one of {', '.join(choices)}"
                 )
         if self.batch_size % self.accumulate:
             raise ValueError(
@@ -230,4 +239,4 @@ def defaults(task: str) -> tuple[ModelConfig, TrainConfig]:
         return ModelConfig(operators=("chacal", "chacal"), width=64), TrainConfig(
             steps=1500, batch_size=32, eval_every=250
         )
-    raise ValueError(f"task is {task!r}; expected one of {', '.join(TASKS)}")
+    raise ValueError(f"task is {shown(task)}; expected one of {', '.join(TASKS)}")

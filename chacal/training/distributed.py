@@ -21,6 +21,14 @@ from chacal.training.checkpoint import pack_optimizer, unpack_optimizer
 from chacal.training.torchrun import local_rank, rank, under_torchrun, world_size
 
 
+class LostProcess(ConnectionError):
+    """Another process of this run has ended, and a step without it cannot be taken."""
+
+
+LOST = ("connection", "gloo", "nccl", "socket", "broken pipe", "timed out", "peer")
+"""Words of the backends' errors about a process that does not answer; they have no type."""
+
+
 @dataclass(frozen=True)
 class Group:
     """The processes of a run."""
@@ -155,6 +163,14 @@ class Group:
         )
 
 
+def chosen_device(device: str) -> torch.device:
+    """Where "auto", "cpu" or "cuda" is, to this process."""
+    cuda = torch.cuda.is_available()
+    if device == "cuda" and not cuda:
+        raise ValueError("device is 'cuda' and torch sees none; expected 'cpu' or 'auto' here")
+    return torch.device("cuda", local_rank()) if cuda and device != "cpu" else torch.device("cpu")
+
+
 @contextmanager
 def start(device: str, fsdp: bool) -> Iterator[Group]:
     """Join torchrun's processes, if it started us; leave them at the end.
@@ -162,22 +178,37 @@ def start(device: str, fsdp: bool) -> Iterator[Group]:
     Where they are joined already, by a caller that trains several runs, they are left so: a
     process group that is made a second time in the same processes hangs.
     """
-    cuda = torch.cuda.is_available()
-    if device == "cuda" and not cuda:
-        raise ValueError("device is 'cuda' and torch sees none; expected 'cpu' or 'auto' here")
-    where = torch.device("cuda", local_rank()) if cuda and device != "cpu" else torch.device("cpu")
+    where = chosen_device(device)
     if fsdp and not under_torchrun():
         raise ValueError("fsdp needs processes to shard over; start it with torchrun")
     if not under_torchrun():
         yield Group(0, 1, where)
         return
     if dist.is_initialized():
-        yield Group(rank(), world_size(), where, fsdp)
+        with _telling_of_the_lost():
+            yield Group(rank(), world_size(), where, fsdp)
         return
     if where.type == "cuda":
         torch.cuda.set_device(where)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if where.type == "cuda" else "gloo")
     try:
-        yield Group(rank(), world_size(), where, fsdp)
+        with _telling_of_the_lost():
+            dist.init_process_group("cpu:gloo,cuda:nccl" if where.type == "cuda" else "gloo")
+            yield Group(rank(), world_size(), where, fsdp)
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+@contextmanager
+def _telling_of_the_lost() -> Iterator[None]:
+    """A backend's error about a process that is gone, in one line that says so."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        if not any(word in text.lower() for word in LOST):
+            raise
+        raise LostProcess(
+            f"another process of this run ended: {text.splitlines()[0]}; the last checkpoint is "
+            f"kept, and --resume goes on from it"
+        ) from None

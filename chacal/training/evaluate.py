@@ -11,12 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chacal._echo import shown
 from chacal._files import parse_json
 from chacal._plain import from_plain, to_plain
 from chacal.tasks import Task
 from chacal.tasks.base import IGNORE, Totals, group_of
 from chacal.training.checkpoint import load_weights
 from chacal.training.distributed import Group
+from chacal.training.memory import check_evaluation
 from chacal.training.runs import RunFolder
 
 
@@ -159,6 +161,7 @@ def load_run(
                 f"one for each layer of {run.path}"
             )
         config = dataclasses.replace(config, model=config.model.with_operators(operators))
+    check_evaluation(config)
     model = config.build(weights=False)
     load_weights(model, run.best)
     return model.eval(), run
@@ -173,7 +176,7 @@ def setting(text: str) -> tuple[str, Any]:
     """ "min_updates=10" -> ("min_updates", 10)."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise ValueError(f"setting is {text!r}; expected FIELD=VALUE")
+        raise ValueError(f"setting is {shown(text)}; expected FIELD=VALUE")
     try:
         return name, parse_json(value, name)
     except ValueError:

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from chacal.bench.timing import check_threads
 from chacal.operators import parse_operator, parse_operators
+from chacal.ops.inputs import check_count
 from chacal.tasks import Boxes, CountedBoxes, Task
 from chacal.training.distributed import Group
 from chacal.training.evaluate import evaluate, load_run, override, setting
+from chacal.training.memory import check_evaluation
 
 
 def evaluate_run(
@@ -49,12 +52,10 @@ def evaluate_run(
     Returns:
         metrics, with what they are of.
     """
-    for name, value, least in (
-        ("examples", examples, 1), ("batch_size", batch_size, 1), ("threads", threads, 0),
-        ("seed", seed, 0),
-    ):  # fmt: skip
-        if value < least:
-            raise ValueError(f"{name} is {value}; expected at least {least}")
+    check_count("examples", examples)
+    check_count("batch_size", batch_size)
+    check_count("seed", seed, least=0, bits=63)
+    check_threads(threads, least=0)
     if threads:
         torch.set_num_threads(threads)
     model, folder = load_run(run)
@@ -69,8 +70,11 @@ def evaluate_run(
         texts = [_pruned(text, top_k) for text in texts]
     if texts != [str(op) for op in model.operators]:
         model, folder = load_run(run, operators=tuple(texts))
-    trained = folder.config().task
+    config = folder.config()
+    trained = config.task
     task = override(trained, dict(setting(text) for text in settings))
+    model_config = config.model.with_operators(tuple(texts))
+    check_evaluation(dataclasses.replace(config, task=task, model=model_config), batch_size)
     if _language(task) != _language(trained):
         raise ValueError(
             f"{', '.join(settings)} changes what the tokens mean; expected fields that leave the "

@@ -10,10 +10,8 @@ from __future__ import annotations
 import dataclasses
 import gc
 import math
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +24,11 @@ from chacal.training.bfloat16 import ensure_bfloat16
 from chacal.training.checkpoint import Damaged, load_checkpoint, load_weights, save_checkpoint
 from chacal.training.config import RunConfig, TrainConfig
 from chacal.training.display import Display
-from chacal.training.distributed import Group, start
+from chacal.training.distributed import Group, chosen_device, start
 from chacal.training.evaluate import compute_scores, evaluate, token_losses
+from chacal.training.interrupts import stop_gently, told_how_to_go_on
 from chacal.training.lock import alone
+from chacal.training.memory import check_training
 from chacal.training.replace import put_back, settle
 from chacal.training.restore import (
     Progress,
@@ -39,7 +39,7 @@ from chacal.training.restore import (
     way_on,
 )
 from chacal.training.runs import Interrupted, RunFolder, is_full
-from chacal.training.torchrun import rank
+from chacal.training.torchrun import rank, world_size
 
 
 def train(
@@ -66,6 +66,7 @@ def train(
     Returns:
         the metrics of the best weights on the valid and the test split, steps, time, sizes.
     """
+    check_training(config, chosen_device(config.train.device), world_size())
     with torch.device("meta"):
         model = config.build()  # sizes that do not fit are told before a folder is made
     if config.train.init is not None:
@@ -75,7 +76,11 @@ def train(
     run = RunFolder(out)
     # of torchrun's processes, the first speaks for all
     lock = nullcontext() if locked or rank() else alone(run.path, wait=False)
-    with lock, start(config.train.device, config.train.fsdp) as group:
+    with (
+        lock,
+        start(config.train.device, config.train.fsdp) as group,
+        told_how_to_go_on(out),
+    ):
         if config.train.bf16 and group.device.type == "cpu":
             ensure_bfloat16(quiet=not group.first)
         try:
@@ -109,7 +114,7 @@ def _train(
         Display(
             name, config.train.steps, config.task.metric, visible=group.first and not quiet
         ) as show,
-        _stop_gently() as asked,
+        stop_gently() as asked,
     ):
         if loop.step:
             show.note(f"{name}  resumed after step {loop.step}")
@@ -376,25 +381,3 @@ def _open_folder(
         run.drop_temporary()
     group.barrier()
     RunFolder.open(run.path).ensure_same(config)
-
-
-@contextmanager
-def _stop_gently() -> Iterator[list[bool]]:
-    """The first Ctrl-C (or SIGTERM) asks for a stop after the step; a second one stops at once."""
-    asked: list[bool] = []
-
-    def ask(number: int, frame: object) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(True)
-
-    try:
-        before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: nobody presses Ctrl-C on us
-        yield asked
-        return
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

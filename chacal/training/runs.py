@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from chacal._echo import shown
 from chacal._files import parse_json, read_json
 from chacal._plain import member
 from chacal._version import __version__
@@ -130,7 +131,8 @@ class RunFolder:
             return
         ours, theirs = config.to_json(), there.to_json()
         differ = [
-            f"{part}.{name} is {ours[part].get(name)!r} and was {theirs[part].get(name)!r}"
+            f"{part}.{name} is {shown(ours[part].get(name))} and was "
+            f"{shown(theirs[part].get(name))}"
             for part in theirs
             for name in {**theirs[part], **ours[part]}
             if ours[part].get(name) != theirs[part].get(name)

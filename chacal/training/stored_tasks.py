@@ -15,6 +15,7 @@ folders has to be found.
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from chacal._echo import shown
 from chacal._plain import from_plain, to_plain
 from chacal.tasks import TASKS, Language, Task
 from chacal.tasks.help_topics import HELP
@@ -76,13 +77,13 @@ def write_task(task: Task) -> dict[str, Any]:
 def read_task(data: Any) -> Task:
     """The task that plain data describes, or a ValueError that names what is wrong."""
     if not isinstance(data, dict):
-        raise ValueError(f"task is {data!r}; expected an object")
+        raise ValueError(f"task is {shown(data)}; expected an object")
     fields = {key: value for key, value in data.items() if key != "name"}
     name = data.get("name")
     if isinstance(name, str) and name in FORMER:
         return from_plain(FORMER[name], fields, "task").today()
     if not isinstance(name, str) or name not in TASKS:
-        raise ValueError(f"task.name is {name!r}; expected one of {', '.join(TASKS)}")
+        raise ValueError(f"task.name is {shown(name)}; expected one of {', '.join(TASKS)}")
     return from_plain(TASKS[name], fields, "task")
 
 

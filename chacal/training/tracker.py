@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from chacal._echo import shown
 from chacal.nn import Transformer
 from chacal.tasks import OBJECTS, Boxes
 from chacal.tasks.stories import parse_story, simulate
@@ -61,6 +62,6 @@ class Tracker:
             return self.task.parse_answer(tokenizer.decode(answer))
         except ValueError:
             raise ValueError(
-                f"the model's answer is no answer: {tokenizer.decode(answer)!r} (the run may need "
-                f"more training)"
+                f"the model's answer is no answer: {shown(tokenizer.decode(answer))} (the run may "
+                f"need more training)"
             ) from None

@@ -11,12 +11,29 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from chacal._memory import LARGEST
 from chacal.operators import parse_operator, spelled_out
 from chacal.tasks import Task
 from chacal.tasks.base import option
 
 KIND = "decoder"
 """How a run's JSON tells this configuration from `ModelConfig`."""
+
+MOST_LAYERS = 10_000
+"""Of a model: more would take hours to be made, however narrow."""
+
+
+def check_wholes(
+    config: object, names: tuple[str, ...], *, least: int, most: int = LARGEST
+) -> None:
+    """Raise unless a configuration's whole numbers lie in least..most."""
+    for name in names:
+        value = getattr(config, name)
+        if value < least:
+            raise ValueError(f"{name} is {value}; expected at least {least}")
+        if value > most:
+            bound = "below 2**63" if most == LARGEST else f"at most {most}"
+            raise ValueError(f"{name} is {value}; expected a whole number {bound}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +54,11 @@ class TransformersConfig:
     def __post_init__(self) -> None:
         parse_operator(self.operator)
         object.__setattr__(self, "operator", spelled_out(self.operator))
-        for name in ("width", "heads", "depth"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
+        check_wholes(self, ("width", "heads"), least=1)
+        check_wholes(self, ("depth",), least=1, most=MOST_LAYERS)
+        check_wholes(self, ("positions",), least=0)
+        if not 0 <= self.mlp_ratio < 1e4:
+            raise ValueError(f"mlp_ratio is {self.mlp_ratio}; expected a number of at least 0")
         if self.width % self.heads:
             raise ValueError(f"heads is {self.heads}; expected a divisor of the width {self.width}")
         if not 0 <= self.dropout < 1:

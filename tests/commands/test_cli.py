@@ -33,6 +33,7 @@ class Done(NamedTuple):
 def chacal(*args, stdin="", cwd="."):
     """The command, in this process: importing torch again for each call would take the time."""
     out, err, code = io.StringIO(), io.StringIO(), 0
+    on_interrupt = signal.getsignal(signal.SIGINT)
     with (
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
@@ -45,6 +46,8 @@ def chacal(*args, stdin="", cwd="."):
             main()
         except SystemExit as end:
             code = end.code or 0
+        finally:  # which an interrupted command leaves as its process is about to end
+            signal.signal(signal.SIGINT, on_interrupt)
     return Done(code, out.getvalue(), err.getvalue())
 
 
