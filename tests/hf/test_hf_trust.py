@@ -29,7 +29,7 @@ def built(path):
 
 
 def test_a_pickle_is_refused_with_what_to_do(folder, monkeypatch):
-    path, model = folder
+    path, _ = folder
     monkeypatch.delenv("CHACAL_ALLOW_PICKLE", raising=False)
     with pytest.raises(ValueError, match=r"pytorch_model\.bin.*save_pretrained.*--allow-pickle"):
         built(path)
