@@ -70,7 +70,26 @@ def from_plain(cls: type[T], data: Any, where: str) -> T:
             values[name] = field.metadata["before"]
         else:
             raise ValueError(f"{where}.{name} is missing")
-    return cls(**values)
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def member(data: Any, name: str, hint: Any, where: str) -> Any:
+    """One field of plain data, of its type; whatever else there is does not matter.
+
+    Args:
+        data: an object.
+        name: of the field.
+        hint: its type, as a dataclass would declare it.
+        where: how errors name the data: its file.
+    """
+    if not isinstance(data, dict):
+        raise ValueError(f"{where} is {_short(data)}; expected an object")
+    if name not in data:
+        raise ValueError(f"{where}: {name} is missing")
+    return _typed(data[name], hint, f"{where}: {name}")
 
 
 def _typed(value: Any, hint: Any, where: str) -> Any:

@@ -18,12 +18,14 @@ MAY_IMPORT = {
     "operators": {"ops", "decoding", "_plain"},
     "nn": {"ops", "decoding", "operators"},
     "hf": {"ops", "decoding", "operators", "nn", "_extras"},
-    "tasks": {"_plain", "_extras"},
+    "tasks": {"_plain", "_files", "_extras"},
     "bench": {"ops", "operators", "decoding"},
-    "report": {"_plain", "_extras"},
-    "training": {"ops", "operators", "nn", "hf", "tasks", "bench", "_version", "_plain"},
+    "report": {"_plain", "_files", "_extras"},
+    "training": {
+        "ops", "operators", "nn", "hf", "tasks", "bench", "_version", "_plain", "_files",
+    },
     "experiments": {
-        "ops", "operators", "nn", "tasks", "training", "bench", "report", "_plain",
+        "ops", "operators", "nn", "tasks", "training", "bench", "report", "_plain", "_files",
     },
     "commands": {
         "operators", "nn", "tasks", "training", "bench", "experiments", "report", "_version",
@@ -33,6 +35,7 @@ MAY_IMPORT = {
     "__main__": {"commands"},
     "_version": set(),
     "_plain": set(),
+    "_files": set(),
     "_extras": set(),
 }  # fmt: skip
 

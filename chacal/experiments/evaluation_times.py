@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from chacal._files import read_json
+from chacal._plain import member
 from chacal.bench.timing import interleave, machine
 from chacal.experiments.cells import Cell, run_id
 from chacal.experiments.files import timing_file, write_json
 from chacal.experiments.job import TEST_SEED
 from chacal.nn import Transformer
-from chacal.report.files import read_json
 from chacal.report.results import Timing
 from chacal.training.evaluate import compute_scores, load_run
 
@@ -50,12 +51,20 @@ def read_times(name: str, out: Path) -> Times | None:
     if not file.exists():
         return None
     data = read_json(file)
+
+    def told(name: str, hint: Any) -> Any:
+        return member(data, name, hint, str(file))
+
     timing = Timing(
-        examples=data["examples"],
-        batch_size=data["batch_size"],
-        processor=data["machine"]["cpu"],
+        examples=told("examples", int),
+        batch_size=told("batch_size", int),
+        processor=member(told("machine", dict[str, Any]), "cpu", str, f"{file}: machine"),
     )
-    return Times(timing, data["seed"], data["seconds"], data.get("of"))
+    seconds = told("seconds", dict[str, float])
+    of = told("of", dict[str, str]) if "of" in data else None
+    if of is not None and seconds.keys() - of.keys():
+        raise ValueError(f"{file}: of lacks cells that seconds has; expected the run of each")
+    return Times(timing, told("seed", int), seconds, of)
 
 
 def cell_id(cell: Cell[Any]) -> str:

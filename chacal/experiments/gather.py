@@ -18,20 +18,26 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from chacal._plain import from_plain, to_plain
+from chacal._plain import to_plain
 from chacal.experiments.cells import Cell, Cost, run_id
 from chacal.experiments.evaluation_times import Times, read_times
 from chacal.experiments.files import table_file, write_json
 from chacal.experiments.job import TEST_SEED, failure_file
+from chacal.experiments.records import (
+    Look,
+    read_curve,
+    read_failure,
+    read_machine,
+    read_measured,
+)
 from chacal.experiments.scales import Scale
 from chacal.experiments.table import Found, Table
 from chacal.operators import parse_operator
-from chacal.report.files import read_json, read_table
+from chacal.report.files import read_table
 from chacal.report.results import (
     SMOKE,
     Breakdown,
     CellResult,
-    CostPoint,
     CostResult,
     GroupSizes,
     RunResult,
@@ -87,7 +93,7 @@ def gather(
             known = (cell.label, str(seed)) in tried and run.state == "failed"
             if seed in asked or run.state == "done" or known:
                 runs[str(seed)] = run
-                looks += [look] if look else []
+                looks += [look.mass] if look else []
         # of a row that was never run, and is not asked for now, every seed is to be run
         runs = runs or {str(seed): NOT_RUN for seed in seeds or range(table.seeds(scale))}
         found.append(Found(cell=cell, result=_cell(cell, runs, times), looks=tuple(looks)))
@@ -224,15 +230,10 @@ def _machines(
     """What the figures were made on, as their runs say: not necessarily where this is read."""
     runs = dict.fromkeys(run_id(cell.with_seed(seed)) for cell in cells for seed in seeds)
     files = [out / "runs" / run / "environment.json" for run in runs]
-    told = [read_json(file) for file in files if file.exists()]
+    told = [read_machine(file) for file in files if file.exists()]
     curves = [out / "costs" / f"{cost.id}.json" for cost in costs]
-    told += [read_json(file)["machine"] for file in curves if file.exists()]
-    return list(
-        dict.fromkeys(
-            f"{m['cpu']}, {m['threads']} thread(s), torch {m['torch']}, Python {m['python']}"
-            for m in told
-        )
-    )
+    told += [read_machine(file, "machine") for file in curves if file.exists()]
+    return list(dict.fromkeys(told))
 
 
 def _cell(cell: Cell[Any], runs: dict[str, RunResult], times: Times | None) -> CellResult:
@@ -262,28 +263,28 @@ def _explained(table: Table[Any], of: Found[Any]) -> Found[Any]:
     return dataclasses.replace(of, result=dataclasses.replace(of.result, difference=why))
 
 
-def _run(cell: Cell[Any], seed: int, out: Path) -> tuple[RunResult, Mapping[str, Any] | None]:
+def _run(cell: Cell[Any], seed: int, out: Path) -> tuple[RunResult, Look | None]:
     """What came of a cell with one seed, and what was measured of its attention, if it was."""
     name = run_id(cell.with_seed(seed))
     folder = out / "runs" / name
     measured, failed = folder / f"{cell.evaluation.id}.json", failure_file(folder)
     if measured.exists() and (folder / "result.json").exists():
-        result, record = read_json(folder / "result.json"), read_json(measured)
-        look = record.get("look")
-        metrics, breakdowns = by_groups(record["metrics"])
+        found = read_measured(folder / "result.json", measured, cell.run.task.metric)
+        metrics, breakdowns = by_groups(found.metrics)
+        files = found.look.files if found.look else ()
         return (
             RunResult(
                 state="done",
                 run=name,
-                metrics={**metrics, "steps": result["steps"]},
+                metrics={**metrics, "steps": found.steps},
                 breakdowns=breakdowns,
-                train_seconds=result["seconds"],
-                maps=tuple(file for file in look["files"] if "attention" in file) if look else (),
+                train_seconds=found.seconds,
+                maps=tuple(file for file in files if "attention" in file),
             ),
-            look,
+            found.look,
         )
     if failed.exists():
-        return RunResult(state="failed", run=name, why=read_json(failed)["why"], metrics={}), None
+        return RunResult(state="failed", run=name, why=read_failure(failed), metrics={}), None
     return NOT_RUN, None
 
 
@@ -333,17 +334,16 @@ def _cost(table: Table[Any], cost: Cost, out: Path) -> CostResult:
         why="", texts=(),
     )  # fmt: skip
     if file.exists():
-        record = read_json(file)
-        points = tuple(from_plain(CostPoint, p, str(file)) for p in record["points"])
+        points, stopped = read_curve(file)
         causal = all(
             parse_operator(p.operator).causal
             for p in points
             if p.operator not in ("sdpa", "formed")
         )
         made = dataclasses.replace(
-            empty, state="done", causal=causal, points=points, stopped=record["stopped"]
+            empty, state="done", causal=causal, points=points, stopped=stopped
         )
         return dataclasses.replace(made, texts=tuple(table.cost_texts(cost, made)))
     if failed.exists():
-        return dataclasses.replace(empty, state="failed", why=read_json(failed)["why"])
+        return dataclasses.replace(empty, state="failed", why=read_failure(failed))
     return empty

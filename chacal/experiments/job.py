@@ -1,7 +1,7 @@
 """One job of a sweep: train a run, then measure it in every way that some table asks for.
 
 Everything is skipped that is there already, so a job that was stopped goes on, and a job that was
-finished does nothing. A lock beside the folder makes a second sweep wait for the first.
+finished does nothing. A lock on the folder makes a second sweep wait for the first.
 
 As a program (`python -m chacal.experiments.job`, the job as JSON on standard input) it is what a
 sweep with several jobs at once starts.
@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from chacal._plain import from_plain, to_plain
+from chacal._files import read_json
+from chacal._plain import from_plain, member, to_plain
 from chacal.experiments.cells import Evaluation, run_id
 from chacal.experiments.look import look_at_run
 from chacal.operators import spelled_out
@@ -27,6 +26,7 @@ from chacal.tasks import Boxes, CountedBoxes
 from chacal.training.config import RunConfig
 from chacal.training.distributed import Group
 from chacal.training.evaluate import evaluate, load_run, override, setting
+from chacal.training.lock import alone
 from chacal.training.loop import train
 from chacal.training.runs import Interrupted, RunFolder, write_atomic
 from chacal.training.torchrun import rank
@@ -86,7 +86,7 @@ def perform(job: Job, folder: Path) -> None:
     if not first:  # torchrun's other processes train along and leave the rest to the first
         train(job.run, folder, resume=True, quiet=True)
         return
-    with _alone(folder):
+    with alone(folder, wait=True):
         failure_file(folder).unlink(missing_ok=True)
         evaluations = job.evaluations
         if _lacks_weights(job, folder):
@@ -95,7 +95,7 @@ def perform(job: Job, folder: Path) -> None:
             old = ("result.json", "last.safetensors", "metrics.jsonl")
             for name in (*old, *(f"{e.id}.json" for e in evaluations)):
                 (folder / name).unlink(missing_ok=True)
-        train(job.run, folder, resume=True, quiet=True)
+        train(job.run, folder, resume=True, quiet=True, locked=True)
         for evaluation in evaluations:
             if not (folder / f"{evaluation.id}.json").exists():
                 _measure(folder, evaluation)
@@ -113,7 +113,9 @@ def _lacks_weights(job: Job, folder: Path) -> bool:
 def _measured(folder: Path) -> list[Evaluation]:
     files = sorted(folder.glob("evaluation-*.json"))
     return [
-        Evaluation.from_stored(json.loads(file.read_text())["evaluation"], str(file))
+        Evaluation.from_stored(
+            member(read_json(file), "evaluation", dict[str, Any], str(file)), str(file)
+        )
         for file in files
     ]
 
@@ -151,21 +153,6 @@ def _measure(folder: Path, evaluation: Evaluation) -> None:
         record["look"]["files"] = [f"look/{Path(f).name}" for f in record["look"]["files"]]
         del record["look"]["run"]
     RunFolder(folder).write(f"{evaluation.id}.json", record)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; another process that works on it is waited for."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    path = folder.with_name(f".{folder.name}.lock")
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system: one sweep at a time is up to the user
-        yield
-        return
-    with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield  # the file stays: removed, it could be locked twice
 
 
 def main() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
@@ -14,6 +13,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from chacal._files import parse_json
+from chacal._plain import member
 from chacal.experiments.job import Job
 from chacal.training.display import clock
 
@@ -137,8 +138,9 @@ class Progress:
                 file.seek(0, 2)
                 file.seek(max(0, file.tell() - 4096))
                 lines = file.read().decode(errors="replace").splitlines()
-            return min(1.0, json.loads(lines[-1])["step"] / self._steps[name])
-        except (OSError, IndexError, KeyError, ValueError):
+            step = member(parse_json(lines[-1], name), "step", int, name)
+            return min(1.0, max(0, step) / self._steps[name])
+        except (OSError, IndexError, ValueError):
             return 0.0
 
     def _render(self) -> Text:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from chacal.experiments.gather import save_table
-from chacal.experiments.scales import SCALES, Given
+from chacal.experiments.scales import SCALES, Given, Scale
 from chacal.experiments.sweep import chosen, claim, run_table
+from chacal.experiments.table import Table
 from chacal.experiments.tables import TABLES
 from chacal.report.results import TableResult
+from chacal.training.runs import is_full
 
 
 def reproduce(
@@ -50,10 +53,32 @@ def reproduce(
     count = table.seeds(sizes) if seeds is None else seeds
     if count < 1:
         raise ValueError(f"seeds is {count}; expected at least 1")
+    try:
+        return _make(table, sizes, out, seeds, count, jobs, only, run, quiet)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        raise ValueError(
+            f"{error.filename or out} cannot be written: {error.strerror}; all that was written "
+            f"before is kept (make room, and the same command goes on from there)"
+        ) from None
+
+
+def _make(
+    table: Table[Any],
+    sizes: Scale,
+    out: Path,
+    seeds: int | None,
+    count: int,
+    jobs: int,
+    only: str,
+    run: bool,
+    quiet: bool,
+) -> TableResult | None:
     if not run:
         if not (out / "scale.json").is_file():
             raise ValueError(f"{out} holds no results; expected a folder of chacal reproduce")
-        claim(out, scale)
+        claim(out, sizes.name)
         chosen(table, sizes, only)
         return save_table(table, sizes, out, seeds=range(seeds or 0), only=only)
     return run_table(table, sizes, out, seeds=range(count), jobs=jobs, only=only, quiet=quiet)

@@ -25,7 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from chacal._plain import to_plain
+from chacal._files import read_json
+from chacal._plain import member, to_plain
 from chacal.bench.cost import against_block_size, against_length
 from chacal.bench.timing import machine
 from chacal.experiments.cells import Cell, Cost, Evaluation, run_id
@@ -41,9 +42,9 @@ from chacal.experiments.job import (
     record_failure,
 )
 from chacal.experiments.progress import Progress
+from chacal.experiments.records import read_failure
 from chacal.experiments.scales import Scale
 from chacal.experiments.table import Table
-from chacal.report.files import read_json
 from chacal.report.results import TableResult
 from chacal.training.config import RunConfig
 from chacal.training.distributed import start
@@ -154,7 +155,7 @@ def claim(out: Path, scale: str) -> None:
     """Mark a folder as of one scale; refuse one that is of another, or of something else."""
     mark = out / "scale.json"
     if mark.exists():
-        there = read_json(mark).get("scale")
+        there = member(read_json(mark), "scale", str, str(mark))
         if there != scale:
             raise ValueError(
                 f"{out} holds results of the scale {there!r}; expected another folder for "
@@ -250,7 +251,7 @@ def _why(code: int, folder: Path, errors: IO[str]) -> str:
         said = errors.read().strip()[-300:]
         how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         record_failure(folder, f"its process ended with {how}" + (f": {said}" if said else ""))
-    return str(read_json(failure_file(folder))["why"])
+    return read_failure(failure_file(folder))
 
 
 @contextmanager

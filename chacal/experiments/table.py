@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic
+from typing import ClassVar, Generic
 
 from chacal.experiments.cells import Cell, Cost, Evaluation, R
 from chacal.experiments.scales import Scale
 from chacal.operators import parse_operator
 from chacal.report.drawings import BarPlot, LinePlot, PointPlot
+from chacal.report.pictures import Mass
 from chacal.report.results import ByGroup, CellResult, CostResult, Figure, Metric
 from chacal.tasks import Boxes
 from chacal.training.config import RunConfig
@@ -34,12 +35,12 @@ class Found(Generic[R]):
     Attributes:
         cell: as it was declared.
         result: its figures.
-        looks: what `look.py` measured of its attention, one for each seed that has it.
+        looks: where its attention lies, for each seed that was looked at (`records.Look.mass`).
     """
 
     cell: Cell[R]
     result: CellResult
-    looks: tuple[Mapping[str, Any], ...] = ()
+    looks: tuple[tuple[Mass, ...], ...] = ()
 
     @property
     def row(self) -> R:

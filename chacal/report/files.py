@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from chacal._plain import from_plain
+from chacal._files import read_json
+from chacal._plain import from_plain, member
 from chacal.report.results import SMOKE, VERSION, TableResult
 
 
@@ -80,8 +79,7 @@ def read_table(file: Path) -> TableResult:
 
 
 def _read_scale(mark: Path, never_run: Mapping[str, TableResult]) -> Results:
-    data = read_json(mark)
-    scale = data.get("scale") if isinstance(data, dict) else None
+    scale = member(read_json(mark), "scale", str, str(mark))
     tables = []
     for name, empty in never_run.items():
         file = mark.parent / "tables" / f"{name.replace(':', '-')}.json"
@@ -95,12 +93,4 @@ def _read_scale(mark: Path, never_run: Mapping[str, TableResult]) -> Results:
                 f"expected one scale per folder"
             )
         tables.append(table)
-    return Results(str(scale), mark.parent, tuple(tables))
-
-
-def read_json(path: Path) -> Any:
-    """A JSON file, or a ValueError that names it."""
-    try:
-        return json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
+    return Results(scale, mark.parent, tuple(tables))

@@ -67,6 +67,9 @@ class Breakdown:
     at: tuple[int, ...]
     values: tuple[float, ...]
 
+    def __post_init__(self) -> None:
+        _refuse_unequal("at", self.at, "values", self.values)
+
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSizes:
@@ -75,6 +78,9 @@ class GroupSizes:
     by: str
     at: tuple[int, ...]
     sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _refuse_unequal("at", self.at, "sizes", self.sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,6 +333,13 @@ class TableResult:
         if len(counts) < 2:
             return text
         return f"{text}; not every row has all (its column says how many)"
+
+
+def _refuse_unequal(name: str, some: Sequence[object], other: str, more: Sequence[object]) -> None:
+    if len(some) != len(more):
+        raise ValueError(
+            f"{name} has {len(some)} entries and {other} {len(more)}; expected one for each"
+        )
 
 
 def label(row: str, column: str) -> str:

@@ -38,7 +38,10 @@ def write_report(
         "report.md": markdown(everything, findings),
     }
     for name, text in files.items():
-        (to / name).write_text(text, encoding="utf-8")
+        try:
+            (to / name).write_text(text, encoding="utf-8")
+        except OSError as error:  # that of a full disk does not name the file
+            raise ValueError(f"{to / name} cannot be written: {error.strerror}") from None
     if not has_matplotlib():
         notes.append(f"no plots: they need matplotlib; {install('plot')}")
     return [*notes, *(f"written: {to / name}" for name in files)]

@@ -235,7 +235,7 @@ def group_of(name: str) -> GroupMetric | None:
     """ "exact_match/updates=07" -> its parts; None for a metric of all examples."""
     metric, slash, group = name.partition("/")
     by, _, at = group.partition("=")
-    return GroupMetric(metric, by, int(at)) if slash and at.isdigit() else None
+    return GroupMetric(metric, by, int(at)) if slash and at.isdecimal() else None
 
 
 def ratios(totals: Totals) -> dict[str, float]:

@@ -1,11 +1,11 @@
 """Stored examples: JSONL files line by line, and which of a file's rows make up a batch."""
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
+from chacal._files import parse_json
 from chacal.tasks.base import part, stream
 
 
@@ -24,12 +24,7 @@ def parse_jsonl(lines: Iterable[bytes], name: str) -> Iterator[tuple[str, dict[s
         if not line.strip():
             continue
         where = f"{name}, line {number}"
-        try:
-            row = json.loads(line.decode("utf-8"))
-        except UnicodeDecodeError:
-            raise ValueError(f"{where}: not UTF-8 text") from None
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{where}: not valid JSON ({error.msg})") from None
+        row = parse_json(line, where)
         if not isinstance(row, dict):
             raise ValueError(f"{where}: expected a JSON object")
         yield where, row

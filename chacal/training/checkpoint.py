@@ -1,11 +1,15 @@
 """Checkpoints as single safetensors files: weights, optimiser, random state; never pickle.
 
 One file is written beside and renamed, so a crash leaves the checkpoint before it. Its metadata
-carries the progress (step, best metric) as JSON and a mark that says it is ours.
+carries the progress (step, best metric) as JSON, a mark that says it is ours, and a checksum of
+all of it: a bit that turned over on a disk would else become another result. Checkpoints of
+versions before the checksum are read without one. Weights that are not finite are neither written
+nor read.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -15,14 +19,24 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from chacal._files import parse_json
+from chacal._plain import member
 from chacal.training.runs import write_atomic
 
 MARK = "chacal-checkpoint-1"
 
 
+class Damaged(ValueError):
+    """The file is not as it was written."""
+
+
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> None:
     """Write tensors and progress to `path`, whole or not at all."""
-    metadata = {"format": MARK, "progress": json.dumps(progress)}
+    if bad := not_finite(tensors):
+        raise ValueError(
+            f"the weights are not finite ({bad}) at step {progress['step']}; {path} is left as it "
+            f"was (a smaller --lr, or --qk-norm, may help)"
+        )
     plain: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, x in tensors.items():
@@ -30,13 +44,19 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], progress: dict[str, 
         # tied weights have two names, and the format holds each of them
         plain[name] = x.clone() if x.data_ptr() in seen else x
         seen.add(x.data_ptr())
-    write_atomic(path, save(plain, metadata))
+    metadata = {"format": MARK, "progress": json.dumps(progress)}
+    checksum = hashlib.sha256(metadata["progress"].encode())
+    for name in sorted(plain):
+        _add(checksum, name, plain[name])
+    write_atomic(path, save(plain, {**metadata, "checksum": checksum.hexdigest()}))
 
 
 def load_checkpoint(path: Path, prefix: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors whose names start with `prefix` (taken off), and the progress."""
+    """Tensors whose names start with `prefix` (taken off), and the progress; all is verified."""
     if not path.is_file():
-        raise ValueError(f"{path} is not there; expected a checkpoint of a chacal run")
+        what = "is a folder" if path.is_dir() else "is not there"
+        raise ValueError(f"{path} {what}; expected a checkpoint of a chacal run")
+    tensors: dict[str, Tensor] = {}
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -44,14 +64,47 @@ def load_checkpoint(path: Path, prefix: str = "") -> tuple[dict[str, Tensor], di
                 raise ValueError(
                     f"{path} is a safetensors file, but not a chacal checkpoint ({MARK})"
                 )
-            tensors = {
-                name[len(prefix) :]: file.get_tensor(name)
-                for name in file.keys()  # noqa: SIM118 - it is no dict
-                if name.startswith(prefix)
-            }
-            return tensors, json.loads(metadata["progress"])
+            progress = member(metadata, "progress", str, str(path))
+            checksum = hashlib.sha256(progress.encode())
+            for name in sorted(file.keys()):
+                tensor = file.get_tensor(name)
+                _add(checksum, name, tensor)
+                if name.startswith(prefix):
+                    tensors[name] = tensor
     except SafetensorError as error:
         raise ValueError(f"{path} cannot be read as a checkpoint: {error}") from None
+    made = checksum.hexdigest()
+    if metadata.get("checksum", made) != made:
+        raise Damaged(
+            f"{path} is damaged: its checksum is not that of what it holds; expected the file as "
+            f"it was written (bring it back from a copy, or train the run again with --force)"
+        )
+    if bad := not_finite(tensors):
+        raise ValueError(
+            f"{path} has weights that are not finite ({bad}); expected those of a run that "
+            f"learned (train it again with --force and a smaller --lr)"
+        )
+    told = parse_json(progress, f"{path}: progress")
+    if not isinstance(told, dict):
+        raise ValueError(f"{path}: progress is {progress[:40]}; expected an object")
+    return {name[len(prefix) :]: tensor for name, tensor in tensors.items()}, told
+
+
+def not_finite(tensors: dict[str, Tensor]) -> str:
+    """The first weight of a checkpoint's tensors that holds an infinity or NaN; "" for none."""
+    for name, x in tensors.items():
+        # numbers of one byte have no such test of their own
+        if name.startswith("model.") and x.is_floating_point():
+            wide = x.float() if x.element_size() == 1 else x
+            if not bool(torch.isfinite(wide).all()):
+                return name.removeprefix("model.")
+    return ""
+
+
+def _add(checksum: hashlib._Hash, name: str, x: Tensor) -> None:
+    """Count in a tensor: what it is called, what it is, and its bytes."""
+    checksum.update(f"\n{name} {x.dtype} {tuple(x.shape)}\n".encode())
+    checksum.update(x.reshape(-1).view(torch.uint8).numpy().data)
 
 
 def load_weights(model: torch.nn.Module, path: Path) -> dict[str, Any]:
@@ -71,6 +124,11 @@ def load_weights(model: torch.nn.Module, path: Path) -> dict[str, Any]:
             )
         )
     for name, tensor in tensors.items():
+        if tensor.is_floating_point() != own[name].is_floating_point():
+            raise ValueError(
+                f"{path} is of another model: {name} is of {tensor.dtype}; expected "
+                f"{own[name].dtype}"
+            )
         if tensor.shape != own[name].shape:
             raise ValueError(
                 f"{path} is of another model: {name} has shape {tuple(tensor.shape)}; expected "

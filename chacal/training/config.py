@@ -7,6 +7,7 @@ names and their configurations cannot be read.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +39,7 @@ class ModelConfig:
     learn_gamma: bool = option(False, "learn γ per head")
 
     def __post_init__(self) -> None:
+        _refuse_infinite(self)
         for text in self.operators:
             parse_operator(text)
         object.__setattr__(self, "operators", tuple(map(spelled_out, self.operators)))
@@ -103,6 +105,7 @@ class TrainConfig:
     fsdp: bool = option(False, "shard the model with FSDP2 (under torchrun)")
 
     def __post_init__(self) -> None:
+        _refuse_infinite(self)
         for name in ("batch_size", "accumulate", "eval_every", "eval_examples",
                      "test_examples", "checkpoint_every", "log_every"):  # fmt: skip
             if getattr(self, name) < 1:
@@ -179,6 +182,13 @@ class RunConfig:
             model=from_plain(made, model, "model"),
             train=from_plain(TrainConfig, data["train"], "train"),
         )
+
+
+def _refuse_infinite(part: ModelConfig | TrainConfig) -> None:
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{field.name} is {value}; expected a finite number")
 
 
 def _operators(model: Any, change: Callable[[str], str]) -> Any:

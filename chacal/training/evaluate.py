@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chacal._files import parse_json
 from chacal._plain import from_plain, to_plain
 from chacal.tasks import Task
 from chacal.tasks.base import IGNORE, Totals, group_of
@@ -175,6 +175,6 @@ def setting(text: str) -> tuple[str, Any]:
     if not equals:
         raise ValueError(f"setting is {text!r}; expected FIELD=VALUE")
     try:
-        return name, json.loads(value)
-    except json.JSONDecodeError:
+        return name, parse_json(value, name)
+    except ValueError:
         return name, value

@@ -13,24 +13,33 @@ import math
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from chacal._plain import member
 from chacal.tasks.base import IGNORE
 from chacal.training.bfloat16 import ensure_bfloat16
-from chacal.training.checkpoint import load_checkpoint, load_weights, save_checkpoint
+from chacal.training.checkpoint import Damaged, load_checkpoint, load_weights, save_checkpoint
 from chacal.training.config import RunConfig, TrainConfig
 from chacal.training.display import Display
 from chacal.training.distributed import Group, start
 from chacal.training.evaluate import compute_scores, evaluate, token_losses
-from chacal.training.runs import Interrupted, RunFolder
-
-PROGRESS = ("step", "best", "best_metrics", "seconds", "tokens", "loss", "stopped")
-"""What a checkpoint says of the loop besides its tensors."""
+from chacal.training.lock import alone
+from chacal.training.replace import put_back, settle
+from chacal.training.restore import (
+    Progress,
+    check_optimizer,
+    random_state,
+    read_progress,
+    set_random_state,
+    way_on,
+)
+from chacal.training.runs import Interrupted, RunFolder, is_full
+from chacal.training.torchrun import rank
 
 
 def train(
@@ -41,6 +50,7 @@ def train(
     force: bool = False,
     label: str | None = None,
     quiet: bool = False,
+    locked: bool = False,
 ) -> dict[str, Any]:
     """Train, and return what result.json holds.
 
@@ -51,6 +61,7 @@ def train(
         force: replace a run that is there.
         label: how progress names the run; the operators unless given.
         quiet: show no progress.
+        locked: the caller holds the folder's lock already.
 
     Returns:
         the metrics of the best weights on the valid and the test split, steps, time, sizes.
@@ -61,31 +72,57 @@ def train(
         load_weights(model.to_empty(device="cpu"), RunFolder.open(config.train.init).best)
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
-    with start(config.train.device, config.train.fsdp) as group:
+    run = RunFolder(out)
+    # of torchrun's processes, the first speaks for all
+    lock = nullcontext() if locked or rank() else alone(run.path, wait=False)
+    with lock, start(config.train.device, config.train.fsdp) as group:
         if config.train.bf16 and group.device.type == "cpu":
             ensure_bfloat16(quiet=not group.first)
-        run = _open_folder(config, out, resume, force, group)
-        if resume and (run.path / "result.json").exists():
-            return run.read("result.json") if group.first else {}
+        try:
+            _open_folder(config, run, resume, force, group)
+            if resume and (run.path / "result.json").exists():
+                return run.result() if group.first else {}
+            return _train(config, run, group, resume=resume, label=label, quiet=quiet)
+        except BaseException as error:
+            back = run.replaces and put_back(run.path)
+            if isinstance(error, OSError) and is_full(error):
+                how = f"make room, then go on with --resume --out {run.path}"
+                how = "the run that was there is back: make room, then --force" if back else how
+                raise ValueError(
+                    f"{error.filename or run.path} cannot be written: {error.strerror}; all that "
+                    f"was written before is kept ({how})"
+                ) from None
+            raise
+
+
+def _train(
+    config: RunConfig, run: RunFolder, group: Group, *, resume: bool, label: str | None, quiet: bool
+) -> dict[str, Any]:
+    try:
         loop = _Loop(config, run, group)
         if resume:
             loop.restore()
-        name = label or " + ".join(config.model.operators)
-        with (
-            Display(
-                name, config.train.steps, config.task.metric, visible=group.first and not quiet
-            ) as show,
-            _stop_gently() as asked,
-        ):
-            if loop.step:
-                show.note(f"{name}  resumed after step {loop.step}")
-            stopped = loop.run_steps(show, asked)
-        result = loop.finish(stopped)
-        # a DDP model that outlives its process group can hang in its destructor
-        del loop
-        gc.collect()
-        group.barrier()
-        return result
+    except Damaged as error:
+        raise ValueError(f"{error}{way_on(run)}") from None
+    name = label or " + ".join(config.model.operators)
+    with (
+        Display(
+            name, config.train.steps, config.task.metric, visible=group.first and not quiet
+        ) as show,
+        _stop_gently() as asked,
+    ):
+        if loop.step:
+            show.note(f"{name}  resumed after step {loop.step}")
+        stopped = loop.run_steps(show, asked)
+    result = loop.finish(stopped)
+    # a DDP model that outlives its process group can hang in its destructor
+    del loop
+    gc.collect()
+    group.barrier()
+    return result
+
+
+_PROGRESS = [field.name for field in dataclasses.fields(Progress)]
 
 
 class _Loop:
@@ -102,7 +139,8 @@ class _Loop:
         torch.manual_seed(self.settings.seed)
         given = run.last.exists() or self.settings.init is not None
         plain = config.build(weights=not given).to(group.device)
-        self.names = [name for name, _ in plain.named_parameters()]
+        self.shapes = {name: p.shape for name, p in plain.named_parameters()}
+        self.names = list(self.shapes)
         self.parameters = sum(p.numel() for p in plain.parameters())
         if run.last.exists():
             load_weights(plain, run.last)
@@ -244,9 +282,10 @@ class _Loop:
         optimizer = group.optimizer_tensors(self.model, self.optimizer, self.names)
         everyone = group.gather(random_state(group.device))
         if group.first:
-            progress = {name: getattr(self, name) for name in PROGRESS}
+            progress = {name: getattr(self, name) for name in _PROGRESS}
             states = {f"random.{rank}": state for rank, state in enumerate(everyone)}
             save_checkpoint(self.run.last, {**model, **optimizer, **states}, progress)
+            settle(self.run.path)
         group.barrier()
 
     def restore(self) -> None:
@@ -257,18 +296,22 @@ class _Loop:
             return
         tensors, progress = load_checkpoint(self.run.last)
         states = {k.removeprefix("random."): v for k, v in tensors.items() if k[:7] == "random."}
-        if len(states) != self.group.world:
+        if set(states) != set(map(str, range(self.group.world))):
             raise ValueError(
                 f"{self.run.path} was run by {len(states)} processes; expected the same number to "
                 f"resume it, not {self.group.world}"
             )
-        for name, value in progress.items():
-            setattr(self, name, value)
+        told = read_progress(progress, self.settings.steps, f"{self.run.last}: progress")
+        for name in _PROGRESS:
+            setattr(self, name, getattr(told, name))
         own = {
             k.removeprefix("optimizer."): v for k, v in tensors.items() if k[:10] == "optimizer."
         }
+        check_optimizer(own, self.shapes, self.run.last)
         self.group.restore_optimizer(self.model, self.optimizer, self.names, own)
-        set_random_state(states[str(self.group.rank)], self.group.device)
+        which = str(self.group.rank)
+        where = f"{self.run.last}: random.{which}"
+        set_random_state(states[which], self.group.device, where)
         if self.group.first:
             self.run.rewind(self.step)
         self.group.barrier()
@@ -278,7 +321,8 @@ class _Loop:
         result: dict[str, Any] = {}
         if self.group.first:
             model = self.config.build(weights=False).to(self.group.device)
-            best_step = load_weights(model, self.run.best)["step"]
+            best = load_weights(model, self.run.best)
+            best_step = member(best, "step", int, f"{self.run.best}: progress")
             test = None
             if "test" in self.task.splits:
                 test = evaluate(
@@ -310,21 +354,6 @@ class _Loop:
         return result
 
 
-def random_state(device: torch.device) -> Tensor:
-    """The state that dropout draws from, as bytes."""
-    if device.type == "cuda":
-        return torch.cuda.get_rng_state(device)
-    return torch.get_rng_state()
-
-
-def set_random_state(state: Tensor, device: torch.device) -> None:
-    """Put back what `random_state` took."""
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    else:
-        torch.set_rng_state(state)
-
-
 def learning_rate(settings: TrainConfig, step: int) -> float:
     """The rate of step `step`, counted from 0: a rise over `warmup`, then the schedule's fall."""
     if step < settings.warmup:
@@ -338,23 +367,15 @@ def learning_rate(settings: TrainConfig, step: int) -> float:
 
 
 def _open_folder(
-    config: RunConfig, out: str | Path, resume: bool, force: bool, group: Group
-) -> RunFolder:
-    if group.first and not (resume and (Path(out) / "config.json").exists()):
-        RunFolder.create(out, config, force=force)
+    config: RunConfig, run: RunFolder, resume: bool, force: bool, group: Group
+) -> None:
+    if group.first:
+        run.clear()
+        if not (resume and (run.path / "config.json").exists()):
+            run.begin(config, force=force, resume=resume)
+        run.drop_temporary()
     group.barrier()
-    run = RunFolder.open(out)
-    there = run.config()
-    if resume and there != config:
-        ours, theirs = config.to_json(), there.to_json()
-        differ = [
-            f"{part}.{name} is {ours[part].get(name)!r} and was {theirs[part].get(name)!r}"
-            for part in theirs
-            for name in {**theirs[part], **ours[part]}
-            if ours[part].get(name) != theirs[part].get(name)
-        ]
-        raise ValueError(f"{out} holds another run; expected the same to resume: {differ[0]}")
-    return run
+    RunFolder.open(run.path).ensure_same(config)
 
 
 @contextmanager

@@ -6,30 +6,40 @@ metrics.jsonl      one line per logged step and per evaluation
 last.safetensors   everything needed to resume, bit for bit
 best.safetensors   the weights that did best on the valid split
 result.json        the final figures; there only when the run is complete
+.lock              who is at it, while a process is (`lock.py`)
+.replaced/         the run that was here, until this one has a checkpoint (`replace.py`)
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
 import shlex
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from chacal._files import parse_json, read_json
+from chacal._plain import member
 from chacal._version import __version__
 from chacal.operators import former_text
 from chacal.training.config import RunConfig
+from chacal.training.replace import contents, is_ours, recover, set_aside
 from chacal.training.torchrun import world_size
 
-FILES = (
-    "config.json", "environment.json", "metrics.jsonl", "last.safetensors", "best.safetensors",
-    "result.json",
-)  # fmt: skip
+RESULT = {
+    "task": str, "operators": tuple[str, ...], "causal": bool, "valid": dict[str, float],
+    "test": dict[str, float] | None, "best_step": int, "steps": int, "stopped": str,
+    "seconds": float, "parameters": int,
+}  # fmt: skip
+"""Fields of result.json that are read again."""
 
 
 class Interrupted(Exception):
@@ -37,40 +47,65 @@ class Interrupted(Exception):
 
 
 class RunFolder:
-    """Paths and files of one run."""
+    """Paths and files of one run; `replaces` where it takes the place of another."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.last = self.path / "last.safetensors"
         self.best = self.path / "best.safetensors"
+        self.replaces = False
 
-    @classmethod
-    def create(
-        cls, path: str | os.PathLike[str], config: RunConfig, *, force: bool = False
-    ) -> RunFolder:
-        """A new folder with its config and environment; an old one is not touched unless forced."""
-        run = cls(path)
-        if run.path.exists():
-            if not run.path.is_dir():
-                raise ValueError(f"{run.path} is a file; expected a folder that is not there yet")
-            if any(run.path.iterdir()):
-                try:
-                    run.config()
-                except ValueError:
-                    raise ValueError(
-                        f"{run.path} holds other files; expected a new folder"
-                    ) from None
-                if not force:
-                    raise ValueError(
-                        f"{run.path} already holds a run; expected a new folder "
-                        f"(--resume goes on with it, --force replaces it)"
-                    )
-                for name in FILES:
-                    (run.path / name).unlink(missing_ok=True)
-        run.path.mkdir(parents=True, exist_ok=True)
-        run.write("config.json", config.to_json())
-        run.write("environment.json", environment(config.train.threads))
-        return run
+    def begin(self, config: RunConfig, *, force: bool, resume: bool) -> None:
+        """Make a folder with its config and environment, for a new run.
+
+        A run that is there is set aside if forced to (`replace.py`), and not touched otherwise.
+        What was killed before it had its config.json is begun again if it is to be resumed.
+        """
+        if self.path.exists():
+            names, temporary = contents(self.path)
+            if names:
+                self._refuse_strangers(names, force)
+                self.replaces = True
+                set_aside(self.path)
+            elif temporary and not (force or resume):
+                raise ValueError(
+                    f"{self.path} holds nothing but what a run wrote that was killed at its start "
+                    f"({min(temporary)}); expected a new folder (--resume or --force begins it "
+                    f"again)"
+                )
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.write("config.json", config.to_json())
+        self.write("environment.json", environment(config.train.threads))
+
+    def _refuse_strangers(self, names: set[str], force: bool) -> None:
+        """Only a run, or the rest of one, may be replaced, and only if that is asked for."""
+        what, goes_on = "already holds a run", "--resume goes on with it, "
+        try:
+            self.config()
+        except ValueError as error:
+            strangers = sorted(name for name in names if not is_ours(name))
+            # config.json is a name that others use too
+            if strangers or names == {"config.json"}:
+                named = (strangers or ["config.json"])[0]
+                raise ValueError(
+                    f"{self.path} holds other files ({named}); expected a new folder"
+                ) from None
+            why = error if "config.json" in names else "its config.json is gone"
+            what, goes_on = f"holds what is left of a run ({why})", ""
+        if not force:
+            raise ValueError(
+                f"{self.path} {what}; expected a new folder ({goes_on}--force replaces it)"
+            )
+
+    def clear(self) -> None:
+        """Finish what a kill left half done; for who holds the folder's lock."""
+        if self.path.is_dir():
+            recover(self.path)
+
+    def drop_temporary(self) -> None:
+        """Remove what a kill left of files that were being written; with the lock, too."""
+        for name in contents(self.path)[1]:
+            (self.path / name).unlink(missing_ok=True)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunFolder:
@@ -82,19 +117,37 @@ class RunFolder:
 
     def config(self) -> RunConfig:
         """What was asked."""
+        data = self.read("config.json")
         try:
-            return RunConfig.from_json(self.read("config.json"))
+            return RunConfig.from_json(data)
         except ValueError as error:
             raise ValueError(f"{self.path / 'config.json'}: {error}") from None
 
+    def ensure_same(self, config: RunConfig) -> None:
+        """Refuse to resume what was another run."""
+        there = self.config()
+        if there == config:
+            return
+        ours, theirs = config.to_json(), there.to_json()
+        differ = [
+            f"{part}.{name} is {ours[part].get(name)!r} and was {theirs[part].get(name)!r}"
+            for part in theirs
+            for name in {**theirs[part], **ours[part]}
+            if ours[part].get(name) != theirs[part].get(name)
+        ]
+        raise ValueError(f"{self.path} holds another run; expected the same to resume: {differ[0]}")
+
     def read(self, name: str) -> Any:
         """A JSON file of the folder."""
-        try:
-            return json.loads((self.path / name).read_text())
-        except FileNotFoundError:
-            raise ValueError(f"{self.path} has no {name}") from None
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{self.path / name} is not JSON: {error}") from None
+        return read_json(self.path / name)
+
+    def result(self) -> dict[str, Any]:
+        """What came of the run."""
+        path = self.path / "result.json"
+        data: dict[str, Any] = read_json(path)
+        for name, hint in RESULT.items():
+            member(data, name, hint, str(path))
+        return data
 
     def write(self, name: str, data: Any) -> None:
         """A JSON file, whole or not at all."""
@@ -102,20 +155,36 @@ class RunFolder:
 
     def log(self, **values: Any) -> None:
         """One more line of metrics.jsonl."""
-        with open(self.path / "metrics.jsonl", "a") as file:
+        path = self.path / "metrics.jsonl"
+        with naming(path), open(path, "a") as file:
             file.write(json.dumps(values) + "\n")
 
     def rewind(self, step: int) -> None:
-        """Drop the metrics of steps after `step`, and a line that was cut off."""
+        """Drop the metrics of steps after `step`, and a last line that was cut off."""
         path = self.path / "metrics.jsonl"
+        lines = _lines(path)
         kept = []
-        for line in path.read_text().splitlines() if path.exists() else []:
+        for number, line in enumerate(lines, 1):
+            where = f"{path}, line {number}"
             try:
-                if json.loads(line)["step"] <= step:
-                    kept.append(line + "\n")
-            except (json.JSONDecodeError, KeyError):
-                continue
-        write_atomic(path, "".join(kept).encode())
+                if member(parse_json(line, where), "step", int, where) <= step:
+                    kept.append(line + b"\n")
+            except ValueError as error:
+                if number < len(lines):
+                    raise ValueError(
+                        f"{error} (take the line out to go on without it, or --force replaces the "
+                        f"run)"
+                    ) from None
+        write_atomic(path, b"".join(kept))
+
+
+def _lines(path: Path) -> list[bytes]:
+    if not path.exists():
+        return []
+    try:
+        return path.read_bytes().splitlines()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}; expected a file") from None
 
 
 def default_folder(config: RunConfig) -> Path:
@@ -132,13 +201,27 @@ def write_atomic(path: Path, data: bytes) -> None:
     """Write beside, force to disk, rename: a reader sees the old file or the new, never half."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(beside, "wb") as file:
+        with naming(path), open(beside, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An error of a write with the file's name in it: that of a full disk has none."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a disk, or what one may have of it, is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def environment(threads: int) -> dict[str, Any]:

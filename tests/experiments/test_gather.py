@@ -41,7 +41,7 @@ def put(out, which, seed):
     folder = out / "runs" / run_id(which.with_seed(seed))
     folder.mkdir(parents=True)
     (folder / "result.json").write_text(json.dumps({"steps": 4, "seconds": 1.0}))
-    measured = {"metrics": {"accuracy": seed / 10}}
+    measured = {"metrics": {"accuracy": seed / 10, "exact_match": seed / 20}}
     (folder / f"{which.evaluation.id}.json").write_text(json.dumps(measured))
 
 

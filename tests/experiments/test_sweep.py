@@ -11,6 +11,7 @@ import time
 import pytest
 from tables import FakeTable, named_cell
 
+from chacal._files import read_json
 from chacal.experiments.cells import Cost, Evaluation, run_id
 from chacal.experiments.files import table_file
 from chacal.experiments.gather import choose
@@ -18,7 +19,7 @@ from chacal.experiments.job import failure_file, perform
 from chacal.experiments.reproduce import reproduce
 from chacal.experiments.scales import SMOKE
 from chacal.experiments.sweep import claim, plan, run_table
-from chacal.report.files import read_json, read_table
+from chacal.report.files import read_table
 from chacal.tasks import Boxes, Chains
 from chacal.training.config import ModelConfig, RunConfig, TrainConfig
 

@@ -142,7 +142,7 @@ def test_a_word_that_training_never_saw_is_located(tmp_path):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("{not json", "line 2: not valid JSON"),
+        ("{not json", "line 2 is not JSON"),
         ("[1]", "line 2: expected a JSON object"),
         (json.dumps({"sentence_masked": "a <extra_id_0>"}), "line 2: the key 'masked_content'"),
         (json.dumps(row(*TRAIN[0]) | {"numops": "1"}), "line 2: numops='1': expected an integer"),
@@ -166,7 +166,7 @@ def test_lines_end_at_line_ends_only(tmp_path):
     (tmp_path / "train-t5.jsonl").write_text(told + "\n", encoding="utf-8")
     assert len(BoxesFiles(data=str(tmp_path)).examples("train")) == 1
     (tmp_path / "train-t5.jsonl").write_bytes(b"\n{\xff}\n")
-    with pytest.raises(ValueError, match=r"train-t5\.jsonl, line 2: not UTF-8 text"):
+    with pytest.raises(ValueError, match=r"train-t5\.jsonl, line 2 is not UTF-8 text"):
         BoxesFiles(data=str(tmp_path)).examples("train")
 
 

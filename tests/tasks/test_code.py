@@ -218,7 +218,7 @@ def test_jsonl_of_your_own(tmp_path):
         ('{"text": "a"}', r"valid.jsonl, line 1: expected an object with a 'text'"),
         ('{"text": "a", "label": 1.5}', "'label' that is a string or a whole number"),
         ("[1]", "expected a JSON object"),
-        ("{", "valid.jsonl, line 1: not valid JSON"),
+        ("{", "valid.jsonl, line 1 is not JSON"),
         ('{"text": "a", "label": "new"}', "the label 'new' is in no line of"),
         ("", "the file is empty"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from chacal.experiments.cells import Cell
 from chacal.experiments.scales import Scale
@@ -36,15 +35,17 @@ class SparsityTable(Table[Row]):
 
     def line_plots(self, found: Sequence[Found[Row]]) -> list[LinePlot]:
         """Share of the last layer's attention inside blocks and inside a window, against size."""
-        looks = {of.row: of.looks[-1]["mass"] for of in found if of.looks}
+        looks = {of.row: of.looks[-1] for of in found if of.looks}
         if not looks:
             return []
         kinds = {"blocks": "inside diagonal blocks", "windows": "inside a window"}
         panels = []
         for kind, title in kinds.items():
             # of a run's curves, equal weights come last, and its last layer before them
-            lines = [_line(row.label, curves[-2][kind]) for row, curves in looks.items()]
-            equal = _line("equal weights", next(iter(looks.values()))[-1][kind], plain=True)
+            lines = [_line(row.label, getattr(curves[-2], kind)) for row, curves in looks.items()]
+            equal = _line(
+                "equal weights", getattr(next(iter(looks.values()))[-1], kind), plain=True
+            )
             panels.append(Panel(title=title, across="tokens", lines=(*lines, equal)))
         return [
             LinePlot(
@@ -58,9 +59,9 @@ class SparsityTable(Table[Row]):
         ]
 
 
-def _line(name: str, shares: Mapping[str, Any], plain: bool = False) -> Line:
+def _line(name: str, shares: Mapping[str, float], plain: bool = False) -> Line:
     """Shares by size; parts of n ("n//3"), which are of no one size, are left out."""
-    sizes = {int(size): 100 * share for size, share in shares.items() if size.isdigit()}
+    sizes = {int(size): 100 * share for size, share in shares.items() if size.isdecimal()}
     return Line(name=name, x=tuple(sizes), y=tuple(sizes.values()), plain=plain)
 
 
