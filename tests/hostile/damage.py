@@ -29,13 +29,13 @@ STORY = "The camera is in Box A. Move the contents of Box A to Box B."
 TABLE = ["reproduce", "fig:sparsity", "--scale", "smoke", "--out", "results", "--seeds", "1",
          "--only", "Window"]  # fmt: skip
 
-DEEP = "a nest of 20,000"
-"""Stands in an edit for what nobody wants to read there."""
+DEEP, LONG = "a nest of 20,000", "a word of 3,000"
+"""Stand in an edit for what nobody wants to read there."""
 
 VALUES: list[Any] = [
     None, True, False, 0, 1, -1, -5, 3, 0.5, -0.5, 1e308, float("nan"), float("inf"), 2**31, 2**63,
     10**6, 10**30, "", "x", "5", "none", "../../../../etc/passwd", "/etc/passwd", "\udcff", "\0",
-    "<script>alert(1)</script>", "[red]", "x" * 3000, [], {}, [[]], [1], ["x"], {"x": 1}, DEEP,
+    "<script>alert(1)</script>", "[red]", LONG, [], {}, [[]], [1], ["x"], {"x": 1}, DEEP,
     "dense", "chacal", "block@99999999999999999999", "boxes", "chains", "decoder", "F32", "BF16",
 ]  # fmt: skip
 
@@ -286,9 +286,9 @@ def _keys(data: Any) -> Iterator[Any]:
 
 
 def dumps(data: Any) -> bytes:
-    """As JSON, with nests in the place of their name."""
+    """As JSON, with nests and long words in the place of their names."""
     nest = "[" * 20_000 + "]" * 20_000
-    return json.dumps(data).replace(json.dumps(DEEP), nest).encode()
+    return json.dumps(data).replace(json.dumps(DEEP), nest).replace(LONG, "x" * 3000).encode()
 
 
 def _said(name: str, folder: Path, ended: list[Ended]) -> Any:
