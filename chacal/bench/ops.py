@@ -10,6 +10,7 @@ from torch import Tensor
 
 from chacal.bench.timing import Timed, interleave, peak_memory
 from chacal.operators import parse_operator
+from chacal.ops.guard import finite, moderate
 from chacal.ops.inputs import check_count
 from chacal.ops.resolvent import resolvent
 from chacal.ops.weights import attention_weights
@@ -17,6 +18,8 @@ from chacal.ops.weights import attention_weights
 BASELINE = "sdpa"
 MATERIALISED = "formed"
 """Forms A and solves: what exact ChaCAL costs when written as in the paper."""
+LOOKS = "guard"
+"""No operator: what each of them pays for a look at its values (ops/guard.py)."""
 
 DEFAULT_OPERATORS = (
     "chacal",
@@ -63,7 +66,7 @@ def measure(
     """Times of `operators` at `lengths`, forward or forward and backward, in turns with SDPA.
 
     Args:
-        operators: texts for `parse_operator`, or "formed".
+        operators: texts for `parse_operator`, "formed" or "guard".
         lengths: values of n.
         heads: h.
         width: d of a head.
@@ -127,7 +130,8 @@ def _check(operators: Sequence[str], lengths: Sequence[int], **counts: int) -> N
     for name, value in {"length": min(lengths), **counts}.items():
         check_count(name, value)
     for text in operators:
-        _attend(text)
+        if text != LOOKS:
+            _attend(text)
 
 
 def _call(
@@ -136,6 +140,8 @@ def _call(
     """A call to time, on its own random inputs."""
     generator = torch.Generator().manual_seed(n)
     q, k, v, dY = (torch.randn(batch, heads, n, width, generator=generator) for _ in range(4))
+    if text == LOOKS:
+        return lambda: moderate(q, k, v, 1.0) if backward else finite(v)
     attend = _attend(text)
     if not backward:
 

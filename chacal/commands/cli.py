@@ -127,7 +127,8 @@ def bench() -> None:
 def bench_ops(operators: tuple[str, ...], **options: Any) -> None:
     """Time OPERATORS (exact ChaCAL, Block-ChaCAL and the rest, unless named).
 
-    "formed" stands for exact ChaCAL that forms A and solves.
+    "formed" stands for exact ChaCAL that forms A and solves, "guard" for what each operator pays
+    for its look at bad values.
     """
     from chacal.commands.bench import bench_operators
 

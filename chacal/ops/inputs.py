@@ -102,7 +102,7 @@ def _flat(
         with no_autocast(q.device):
             inputs = q, k, v, gamma.to(compute)
             guard = causal and all(map(may_read, inputs))
-            Y = guarded(core, *inputs, scale, checking()) if guard else core(*inputs, scale)
+            Y = guarded(core, *inputs, scale) if guard else core(*inputs, scale)
     except RuntimeError as error:
         if "functorch transforms" not in str(error):
             raise

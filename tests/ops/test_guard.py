@@ -25,11 +25,6 @@ PLACES = {"q": [0], "k": [1], "v": [2], "q and k": [0, 1], "all": [0, 1, 2]}
 bad = pytest.mark.parametrize("bad", BAD)
 
 
-@pytest.fixture(autouse=True)
-def checking(monkeypatch):
-    monkeypatch.setenv("CHACAL_CHECK", "1")
-
-
 def anywhere(text, which, bad, first, last):
     """A place from first to last, the same in every run."""
     return first + zlib.crc32(f"{text} {which} {bad}".encode()) % (last - first)
@@ -101,8 +96,14 @@ def test_values_whose_sum_alone_is_too_large():
     assert bool(((Y / 3e38 - 1).abs() < 1e-5).all())
 
 
+def test_ordinary_numbers_are_not_watched_a_second_time():
+    Y = chacal.resolvent_attention(*leaves(*draw_qkv(n=9)))
+    assert not any(isinstance(node, In._backward_cls) for node in graph(Y.grad_fn))
+
+
 def test_what_has_to_be_computed_again_is_let_go():
     inputs = leaves(*draw_qkv(n=9))
+    inputs[0].data[5] = 1e12  # large enough to be watched
     Y = chacal.resolvent_attention(*inputs)
     Y.sum().backward(retain_graph=True)
     assert Y.grad_fn.next_functions  # the graph is still there, the gradient it passed on is not
@@ -164,20 +165,3 @@ def test_decoding(text, bad, with_mask):
         decoder.crop(at)
         again = decoder.extend(*(x[:, at:] for x in good), mask[:, at:])
         assert far(again, Y[:, at:]) < 1e-5
-
-
-@pytest.mark.parametrize("text", LONG)
-@pytest.mark.parametrize("bad", ["nan", "inf", "1e25"])
-def test_outputs_and_their_gradients_without_being_asked(text, bad, monkeypatch):
-    monkeypatch.delenv("CHACAL_CHECK")
-    good = draw_qkv(2, n=150, dtype=torch.float32)
-    operator = chacal.parse_operator(text)
-    inputs = leaves(*spoil(good, "all", bad, 101))
-    Y = operator(*inputs)
-    assert not bool(Y.isfinite().all())
-    plain = leaves(*good)
-    expected = operator(*plain)
-    assert far(Y[0, :101], expected[0, :101]) < 1e-5
-    found = torch.autograd.grad(Y[:, :101].sum(), inputs)
-    for a, b in zip(found, torch.autograd.grad(expected[:, :101].sum(), plain), strict=True):
-        assert far(a, b) < 1e-4 * max(1, float(b.abs().max()))
