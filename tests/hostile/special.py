@@ -50,12 +50,14 @@ class Case:
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     """Any case."""
-    n = draw(st.sampled_from(LENGTHS))
+    decoding = draw(st.booleans())
+    n = draw(st.sampled_from(LENGTHS[:11] if decoding else LENGTHS))
+    if not n:  # which is refused; hypothesis likes what stands last
+        n = draw(st.sampled_from([7, 7, 7, 0]))
     count = st.integers(0, 1 << 16)
     spot = st.tuples(
         st.sampled_from("qkv"), count, count, st.integers(-1, 5), st.sampled_from(NUMBERS)
     )
-    decoding = draw(st.booleans())
     return Case(
         operator=draw(st.sampled_from(DECODABLE if decoding else OPERATORS)),
         leading=draw(st.sampled_from([(), (1,), (2,), (0,), (2, 3), (1, 0), (3, 1)])),
