@@ -12,7 +12,7 @@ from chacal.commands.cli import cli
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
-    ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md",
+    ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md",
     ROOT / "results" / "README.md", ROOT / "results" / "report.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]  # fmt: skip

@@ -252,6 +252,8 @@ def demo(out: Path, seed: int) -> None:
 )
 @click.option("--pretrained", help="Model to fine-tune: folder, GGUF file or hub name; none, for "
               "tab:scrolls: a small one with new weights.")  # fmt: skip
+@click.option("--allow-pickle", is_flag=True, help="Also read --pretrained weights that are a "
+              "pickle (.bin), which can run code of whoever made them.")  # fmt: skip
 @click.option("--data", help="tab:scrolls: folder in the layout of SCROLLS.")
 def reproduce_table(table: str | None, **options: Any) -> None:
     """Make a TABLE of the paper, or go on with it; without TABLE, list them."""
@@ -259,6 +261,8 @@ def reproduce_table(table: str | None, **options: Any) -> None:
     from chacal.experiments.reproduce import reproduce
     from chacal.experiments.scales import Given
 
+    if options.pop("allow_pickle"):
+        os.environ["CHACAL_ALLOW_PICKLE"] = "1"  # the jobs that are started read it too
     given = Given(**{f.name: options.pop(f.name) for f in dataclasses.fields(Given)})
     if table is None:
         list_tables()

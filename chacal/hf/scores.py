@@ -7,6 +7,7 @@ last one. An encoder-decoder is given both its sequences in one row, the input b
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ from chacal.operators import Dense, Operator
 
 FRESH = ("gpt2", "bart")
 """Architectures that can be made with new weights."""
+
+ALLOW_PICKLE = "CHACAL_ALLOW_PICKLE"
+"""Set to 1 in the environment, weights that are a pickle are read too."""
 
 SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 """All that is kept of a checkpoint's generation config."""
@@ -151,7 +155,7 @@ def build_scores(
     if source is None or not weights or on_meta:
         model = auto.from_config(config, dtype=torch.float32)
     else:
-        model = _ask(pretrained, auto, source, dtype=torch.float32)
+        model = _ask(pretrained, auto, source, dtype=torch.float32, **_format(source))
     if operator != "dense":
         # whether it leaks is said of every run by its result
         patch(model, operator, chosen_layers(layers), allow_leak=True)
@@ -207,6 +211,25 @@ def _source(pretrained: str) -> dict[str, Any]:
     return {"pretrained_model_name_or_path": pretrained}
 
 
+def _format(source: dict[str, Any]) -> dict[str, Any]:
+    """How weights may be read: safetensors or GGUF; a pickle can run code, and has to be allowed.
+
+    By the environment, not by a field: what a run's folder holds must not be able to allow it.
+    """
+    if "gguf_file" in source or os.environ.get(ALLOW_PICKLE) == "1":
+        return {}
+    folder = Path(source["pretrained_model_name_or_path"])
+    pickles = sorted(path.name for path in folder.glob("*.bin")) if folder.is_dir() else []
+    if pickles and not any(folder.glob("*.safetensors")):
+        raise ValueError(
+            f"pretrained is {str(folder)!r}, whose weights are a pickle ({pickles[0]}), a format "
+            f"that can run code; expected safetensors: convert it (from_pretrained, then "
+            f"save_pretrained, with transformers alone), or, if you trust who made it, "
+            f"--allow-pickle, or {ALLOW_PICKLE}=1 in the environment"
+        )
+    return {"use_safetensors": True}
+
+
 def _ask(pretrained: str | None, auto: Any, source: dict[str, Any], **more: Any) -> Any:
     """`auto.from_pretrained`, with a failure in one line."""
     if "gguf_file" in source:
@@ -217,7 +240,8 @@ def _ask(pretrained: str | None, auto: Any, source: dict[str, Any], **more: Any)
                 f"pretrained is {pretrained!r}; reading a GGUF file needs: pip install gguf"
             ) from None
     try:
-        return auto.from_pretrained(**source, **more)
+        # not to be asked for either: a folder's own code is never run
+        return auto.from_pretrained(**source, **more, trust_remote_code=False)
     except Exception as error:  # a damaged file raises what its reader has
         why = (str(error).strip().splitlines() or ["no answer"])[0][:200]
         raise ValueError(

@@ -32,6 +32,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tenso
     Returns:
         (B, r, d_v) outputs and (B, r) log-sum-exps.
     """
+    if not q.numel() or not k.numel():  # the kernel would divide by zero, and end the process
+        return v.new_zeros(*q.shape[:2], v.shape[2]), q.new_full(q.shape[:2], -torch.inf)
     if _has_kernel(q, v):
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q[None], k[None], v[None], 0.0, False, scale=scale
@@ -73,6 +75,8 @@ def attend_backward(
     Returns:
         dq (B, r, d), dk (B, s, d), dv (B, s, d_v).
     """
+    if not q.numel() or not k.numel():
+        return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     if shift is None and _has_kernel(q, v):
         dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             dout[None], q[None], k[None], v[None], out[None], lse[None], 0.0, False, scale=scale

@@ -91,7 +91,10 @@ def _from_gguf(path: Path) -> Any:
             f"tokenizer={shown(str(path))}: reading a GGUF file needs transformers and gguf: "
             f"{install('hf')}, and pip install gguf"
         ) from None
-    return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name).backend_tokenizer
+    made = AutoTokenizer.from_pretrained(
+        str(path.parent), gguf_file=path.name, trust_remote_code=False
+    )
+    return made.backend_tokenizer
 
 
 def _from_hub(name: str, kind: Any) -> Any:

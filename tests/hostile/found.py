@@ -1,0 +1,20 @@
+"""What once went wrong, as `make fuzz` printed it; the suite tries all of it, always."""
+
+from damage import Edit
+from lines import Line
+from special import Case
+
+LINES = [
+    Line(("track", "--run", "a\nb")),
+    Line(("train", "boxes-files", "\n")),
+    Line(("bench", "ops", "-n", "16", "--rounds", "1", "routed@2,routes=" + "9" * 30)),
+]
+
+FILES = [
+    Edit("finished", "result.json", "line gone", 263),
+]
+
+TENSORS = [
+    # PyTorch's kernel ended the process
+    Case("block@4", (0,), 9, d=3, d_v=3, calls=(4,)),
+]
