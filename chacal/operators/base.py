@@ -21,7 +21,7 @@ class Operator:
 
     name: ClassVar[str]
     function: ClassVar[Callable[..., Tensor]]
-    """What the operator calls: q, k, v, its fields by name, mask and scale."""
+    """What the operator calls: q, k, v, its fields by name, mask, cu_seqlens and scale."""
     check: ClassVar[Callable[..., None]]
     """The function's own check of its options: all fields by name but γ."""
     sizes: ClassVar[dict[str, str]] = {}
@@ -52,13 +52,15 @@ class Operator:
         v: Tensor,
         *,
         mask: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
         scale: float | None = None,
         gamma: Gamma | None = None,
     ) -> Tensor:
         """Y (..., n, d_v). `gamma` stands in for the operator's own, a learned one for instance."""
         if gamma is not None and not self.has_gamma:
             raise ValueError(f"gamma was given to {self}; expected a resolvent operator")
-        return self._attend(q, k, v, {"mask": mask, "scale": scale}, gamma)
+        common = {"mask": mask, "cu_seqlens": cu_seqlens, "scale": scale}
+        return self._attend(q, k, v, common, gamma)
 
     def formed(self, n: int, d: int) -> int:
         """Numbers per row that stand for all rows at once, in heads of width d; 0 if none do."""

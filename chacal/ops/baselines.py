@@ -19,6 +19,7 @@ def dense_attention(
     *,
     scale: float | None = None,
     mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Y = A V, causal: PyTorch's `scaled_dot_product_attention`.
 
@@ -28,6 +29,7 @@ def dense_attention(
         v: (..., n, d_v) values.
         scale: multiplies q·k; None is 1/√d.
         mask: (batch, n) boolean, True for real tokens.
+        cu_seqlens: (sequences + 1,) where packed sequences begin, and n; none sees another.
 
     Returns:
         (..., n, d_v) in q's dtype; zeros at padding.
@@ -38,7 +40,7 @@ def dense_attention(
             q[None], k[None], v[None], is_causal=True, scale=scale
         )[0]
 
-    return run(core, q, k, v, scale=scale, mask=mask)
+    return run(core, q, k, v, scale=scale, mask=mask, cu_seqlens=cu_seqlens)
 
 
 def local_attention(
@@ -49,6 +51,7 @@ def local_attention(
     window: int = 32,
     scale: float | None = None,
     mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Y = A V where row t sees keys t-window < s <= t; O(n · window · d).
 
@@ -59,6 +62,7 @@ def local_attention(
         window: how many keys, its own among them, a row sees.
         scale: multiplies q·k; None is 1/√d.
         mask: (batch, n) boolean, True for real tokens.
+        cu_seqlens: (sequences + 1,) where packed sequences begin, and n; none sees another.
 
     Returns:
         (..., n, d_v) in q's dtype; zeros at padding.
@@ -69,7 +73,7 @@ def local_attention(
         S, V = _windows(q, k, v, window, scale)
         return _unfold_back(torch.softmax(S, -1) @ V, q.shape[1])
 
-    return run(core, q, k, v, scale=scale, mask=mask)
+    return run(core, q, k, v, scale=scale, mask=mask, cu_seqlens=cu_seqlens)
 
 
 def bigbird_attention(
@@ -82,6 +86,7 @@ def bigbird_attention(
     seed: int = 0,
     scale: float | None = None,
     mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Y = A V where row t sees a window and `links` random earlier keys, the same in every call.
 
@@ -94,6 +99,7 @@ def bigbird_attention(
         seed: decides the links, with t; neither n nor the call does.
         scale: multiplies q·k; None is 1/√d.
         mask: (batch, n) boolean, True for real tokens.
+        cu_seqlens: (sequences + 1,) where packed sequences begin, and n; none sees another.
 
     Returns:
         (..., n, d_v) in q's dtype; zeros at padding.
@@ -113,7 +119,7 @@ def bigbird_attention(
         near = F.pad(near, (0, 0, 0, S.shape[1] * S.shape[2] - n)).unflatten(1, S.shape[1:3])
         return _unfold_back(near @ V, n) + torch.einsum("bnl,bnld->bnd", far, v[:, to])
 
-    return run(core, q, k, v, scale=scale, mask=mask)
+    return run(core, q, k, v, scale=scale, mask=mask, cu_seqlens=cu_seqlens)
 
 
 @torch.compiler.assume_constant_result  # NumPy's unsigned numbers have no torch twin to trace

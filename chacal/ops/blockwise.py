@@ -96,6 +96,7 @@ def block_resolvent_attention(
     values: str = "mean",
     scale: float | None = None,
     mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Block-ChaCAL (Algorithm 1) from q, k, v, with A = softmax(q kᵀ · scale), causal.
 
@@ -114,6 +115,7 @@ def block_resolvent_attention(
             first token alone.
         scale: multiplies q·k; None is 1/√d.
         mask: (batch, n) boolean, True for real tokens. With a divisor, n counts those.
+        cu_seqlens: (sequences + 1,) where packed sequences begin, and n; none sees another.
 
     Returns:
         (..., n, d_v) in q's dtype; zeros at padding.
@@ -127,7 +129,7 @@ def block_resolvent_attention(
         return BLOCK(q, k, v, gamma, scale, m, rows, columns, branches, v_rows)
 
     return run(
-        core, q, k, v, gamma=gamma, scale=scale, mask=mask,
+        core, q, k, v, gamma=gamma, scale=scale, mask=mask, cu_seqlens=cu_seqlens,
         length_matters=divisor is not None or rows != "first",
         causal=rows in CAUSAL_ROWS or branches == "local",
     )  # fmt: skip

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from chacal.ops.guard import Core, guarded, no_autocast
+from chacal.ops.packed import attend_packed
 
 Gamma = float | Tensor
 
@@ -31,6 +32,7 @@ def run(
     gamma: Gamma = 0.0,
     scale: float | None,
     mask: Tensor | None,
+    cu_seqlens: Tensor | None = None,
     length_matters: bool = False,
     causal: bool = True,
 ) -> Tensor:
@@ -44,6 +46,7 @@ def run(
         gamma: γ in [0, 1): a float, or a tensor that broadcasts over the leading dimensions.
         scale: multiplies q·k; None is 1/√d.
         mask: (batch, n) boolean, True for real tokens.
+        cu_seqlens: (sequences + 1,) where packed sequences begin, and n (packed.py).
         length_matters: whether a row's output depends on n itself (blocks of n//3, say) or on
             later tokens; such an operator runs once per distinct length instead of once.
         causal: whether no row depends on a later token; then a bad one (NaN, infinity, a number
@@ -55,6 +58,20 @@ def run(
     check_qkv(q, k, v)
     scale = check_scale(scale, q.shape[-1])
     gammas = check_gamma(gamma, q)
+    if cu_seqlens is not None:
+        if mask is not None:
+            raise ValueError(
+                "mask and cu_seqlens were both given; expected one of them: packed sequences have "
+                "no padding"
+            )
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+            return run(
+                core, q, k, v, gamma=gammas, scale=scale, mask=mask,
+                length_matters=length_matters, causal=causal,
+            )  # fmt: skip
+
+        return attend_packed(attend, q, k, v, cu_seqlens)
     if mask is None:
         return _flat(core, q, k, v, gammas, scale, causal)
     mask = check_mask(mask, q)

@@ -64,6 +64,7 @@ def pattern_resolvent_attention(
     offsets: Offsets = "powers",
     scale: float | None = None,
     mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Y = (1-γ) A (I-γA)⁻¹ V (Eq. 1) where row t of A sees keys t and t - f(j) >= 0.
 
@@ -76,6 +77,7 @@ def pattern_resolvent_attention(
             tuple is the offsets themselves, different whole numbers of at least 1.
         scale: multiplies q·k; None is 1/√d.
         mask: (batch, n) boolean, True for real tokens.
+        cu_seqlens: (sequences + 1,) where packed sequences begin, and n; none sees another.
 
     Returns:
         (..., n, d_v) in q's dtype; zeros at padding.
@@ -86,7 +88,7 @@ def pattern_resolvent_attention(
         name, listed = (offsets, None) if isinstance(offsets, str) else (None, list(offsets))
         return PATTERN(q, k, v, gamma, scale, name, listed)
 
-    return run(core, q, k, v, gamma=gamma, scale=scale, mask=mask)
+    return run(core, q, k, v, gamma=gamma, scale=scale, mask=mask, cu_seqlens=cu_seqlens)
 
 
 def check_offsets(offsets: object) -> None:

@@ -25,6 +25,7 @@ def pooled_resolvent_attention(
     near: int = 1,
     scale: float | None = None,
     mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Y = (1-γ) A (I-γA)⁻¹ V (Eq. 1) for A = L + W P.
 
@@ -42,6 +43,7 @@ def pooled_resolvent_attention(
         near: whole blocks before a row's own that it sees key by key.
         scale: multiplies q·k; None is 1/√d.
         mask: (batch, n) boolean, True for real tokens.
+        cu_seqlens: (sequences + 1,) where packed sequences begin, and n; none sees another.
 
     Returns:
         (..., n, d_v) in q's dtype; zeros at padding.
@@ -54,7 +56,15 @@ def pooled_resolvent_attention(
         return tiled(q, k, v, gamma, scale, view)
 
     return run(
-        core, q, k, v, gamma=gamma, scale=scale, mask=mask, length_matters=block_size is None
+        core,
+        q,
+        k,
+        v,
+        gamma=gamma,
+        scale=scale,
+        mask=mask,
+        cu_seqlens=cu_seqlens,
+        length_matters=block_size is None,
     )
 
 

@@ -35,6 +35,7 @@ def routed_resolvent_attention(
     score: str = "mean",
     scale: float | None = None,
     mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Y = (1-γ) A (I-γA)⁻¹ V (Eq. 1) where row t of A sees chosen tiles of keys only.
 
@@ -55,6 +56,7 @@ def routed_resolvent_attention(
             keys, channel by channel, allows.
         scale: multiplies q·k; None is 1/√d.
         mask: (batch, n) boolean, True for real tokens.
+        cu_seqlens: (sequences + 1,) where packed sequences begin, and n; none sees another.
 
     Returns:
         (..., n, d_v) in q's dtype; zeros at padding.
@@ -64,10 +66,19 @@ def routed_resolvent_attention(
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         n = q.shape[1]
         tile = min(n, block_size or default_block_size(n))
-        return ROUTED(q, k, v, gamma, scale, tile, near, routes, parts, score)
+        most = min(routes, max(1, (n - 1) // tile))  # there are no more tiles
+        return ROUTED(q, k, v, gamma, scale, tile, near, most, parts, score)
 
     return run(
-        core, q, k, v, gamma=gamma, scale=scale, mask=mask, length_matters=block_size is None
+        core,
+        q,
+        k,
+        v,
+        gamma=gamma,
+        scale=scale,
+        mask=mask,
+        cu_seqlens=cu_seqlens,
+        length_matters=block_size is None,
     )
 
 

@@ -47,6 +47,7 @@ def resolvent_attention(
     diagonal: str = "keep",
     scale: float | None = None,
     mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Y = (1-γ) A (I-γA)⁻¹ V (Eq. 1) with A = softmax(q kᵀ · scale), causal; exact.
 
@@ -59,6 +60,7 @@ def resolvent_attention(
         diagonal: "keep" is Eq. 1; "drop" is ChaCAL's own (1-γ) A (I-γA_strict)⁻¹ V.
         scale: multiplies q·k; None is 1/√d.
         mask: (batch, n) boolean, True for real tokens.
+        cu_seqlens: (sequences + 1,) where packed sequences begin, and n; none sees another.
 
     Returns:
         (..., n, d_v) in q's dtype; zeros at padding.
@@ -69,7 +71,7 @@ def resolvent_attention(
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         return RESOLVENT(q, k, v, gamma, scale, drop)
 
-    return run(core, q, k, v, gamma=gamma, scale=scale, mask=mask)
+    return run(core, q, k, v, gamma=gamma, scale=scale, mask=mask, cu_seqlens=cu_seqlens)
 
 
 def forward(

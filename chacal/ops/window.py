@@ -20,6 +20,7 @@ def window_resolvent_attention(
     diagonal: str = "keep",
     scale: float | None = None,
     mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Y = (1-γ) A (I-γA)⁻¹ V (Eq. 1) where row t of A sees keys t-window < s <= t.
 
@@ -35,6 +36,7 @@ def window_resolvent_attention(
         diagonal: "keep" is Eq. 1; "drop" is ChaCAL's own (1-γ) A (I-γA_strict)⁻¹ V.
         scale: multiplies q·k; None is 1/√d.
         mask: (batch, n) boolean, True for real tokens.
+        cu_seqlens: (sequences + 1,) where packed sequences begin, and n; none sees another.
 
     Returns:
         (..., n, d_v) in q's dtype; zeros at padding.
@@ -47,7 +49,7 @@ def window_resolvent_attention(
             return RESOLVENT(q, k, v, gamma, scale, view.drop)
         return tiled(q, k, v, gamma, scale, view)
 
-    return run(core, q, k, v, gamma=gamma, scale=scale, mask=mask)
+    return run(core, q, k, v, gamma=gamma, scale=scale, mask=mask, cu_seqlens=cu_seqlens)
 
 
 def check_window_options(window: int, diagonal: str) -> None:
