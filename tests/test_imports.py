@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "decoding": {"ops"},
     "operators": {"ops", "decoding", "_plain"},
     "nn": {"ops", "decoding", "operators"},
-    "hf": {"ops", "decoding", "operators", "nn", "_extras"},
+    "hf": {"ops", "decoding", "operators", "nn", "report", "_extras"},
     "tasks": {"_plain", "_extras"},
     "bench": {"ops", "operators", "decoding"},
     "report": {"_plain", "_extras"},
