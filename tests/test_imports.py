@@ -38,7 +38,7 @@ MAY_IMPORT = {
 
 LAZY = [
     "click", "rich", "matplotlib", "transformers", "tokenizers", "datasets", "rouge_score",
-    "huggingface_hub",
+    "huggingface_hub", "peft",
 ]  # fmt: skip
 
 
