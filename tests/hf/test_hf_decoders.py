@@ -130,7 +130,7 @@ def test_soft_caps_and_sinks_are_refused_by_name():
             attend(attention, q, q, q, None, **{name: 1.0})
 
 
-def test_a_cache_that_cannot_hold_the_state_is_refused():
+def test_a_cache_that_cannot_hold_the_state_is_refused(tmp_path):
     tokens = draw_tokens(1, 6)
     twice = DiffLlamaForCausalLM(DiffLlamaConfig(**SIZES)).eval()
     dense = twice(tokens, use_cache=False).logits
@@ -144,6 +144,11 @@ def test_a_cache_that_cannot_hold_the_state_is_refused():
     patch(hybrid, "chacal,gamma=learn")
     with torch.no_grad(), pytest.raises(ValueError, match=r"layer 0 .* keeps more than K and V"):
         hybrid(tokens, use_cache=True)
+    # it has buffers that are in no file, which only its own code can fill
+    hybrid.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    expected = hybrid(tokens, use_cache=False).logits
+    assert torch.equal(loaded(tokens, use_cache=False).logits, expected)
     # keys that come from a cache which no hook has seen
     attention = causal_attentions(patch(tiny("llama"), "chacal"))[0]
     q, k = torch.zeros(1, 4, 1, 8), torch.zeros(1, 2, 6, 8)
