@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "decoding": {"ops"},
     "operators": {"ops", "decoding", "_plain", "_echo"},
     "nn": {"ops", "decoding", "operators"},
-    "hf": {"ops", "decoding", "operators", "nn", "_extras"},
+    "hf": {"ops", "decoding", "operators", "nn", "report", "_extras"},
     "tasks": {"_plain", "_files", "_extras", "_memory", "_echo"},
     "bench": {"ops", "operators", "decoding", "_orphans", "_memory"},
     "report": {"_plain", "_files", "_extras"},
@@ -46,7 +46,7 @@ MAY_IMPORT = {
 
 LAZY = [
     "click", "rich", "matplotlib", "transformers", "tokenizers", "datasets", "rouge_score",
-    "huggingface_hub",
+    "huggingface_hub", "peft",
 ]  # fmt: skip
 
 

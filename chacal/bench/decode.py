@@ -17,7 +17,7 @@ from torch import Tensor
 
 from chacal._memory import check_fits
 from chacal.bench.timing import Timed, interleave
-from chacal.decoding.states import Buffer
+from chacal.decoding.buffers import Buffer
 from chacal.operators import parse_operator
 from chacal.ops.inputs import check_count
 
