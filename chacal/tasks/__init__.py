@@ -19,12 +19,13 @@ from chacal.tasks.stories import (
     parse_story,
     simulate,
 )
+from chacal.tasks.variables import Variables
 
 TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (
         Chains, Properties, Boxes, PaddedBoxes, BoxesFiles, Noise, Code, Labelled, Language,
-        Scrolls,
+        Scrolls, Variables,
     )
 }  # fmt: skip
 """Every task by its name."""
@@ -50,6 +51,7 @@ __all__ = [
     "Sentence",
     "Task",
     "Totals",
+    "Variables",
     "needed_positions",
     "option",
     "parse_answer",

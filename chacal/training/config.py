@@ -216,6 +216,10 @@ def defaults(task: str) -> tuple[ModelConfig, TrainConfig]:
         return ModelConfig(operators=("dense", "chacal", "dense", "dense")), TrainConfig(
             steps=1000, batch_size=16, warmup=50, schedule="linear"
         )
+    if task == "variables":
+        return ModelConfig(operators=("dense", "chacal")), TrainConfig(
+            steps=2400, batch_size=32, warmup=50, schedule="linear", decay=0.3
+        )
     if task == "noise":
         return ModelConfig(operators=("chacal", "chacal"), width=64), TrainConfig(
             steps=1500, batch_size=32, eval_every=250
