@@ -210,7 +210,7 @@ class Variables(Task):
 
     def tell(self, world: World) -> tuple[str, list[tuple[int, int]]]:
         """A world as text with its answers, and where each of these begins and ends."""
-        lines = []
+        lines: list[str] = []
         waiting = list(world.noise)
         for told, (name, source, chain, _) in enumerate(world.statements):
             while waiting and waiting[0] <= told:

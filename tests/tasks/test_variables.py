@@ -198,5 +198,5 @@ def test_what_cannot_be_is_refused(settings, words):
 
 def test_too_few_words_in_a_tokenizer_are_told(byte_tokenizer):
     task = Variables(tokenizer=byte_tokenizer)
-    with pytest.raises(ValueError, match="has 0 words that are one token; .* names=letters"):
+    with pytest.raises(ValueError, match=r"has 0 words that are one token; .* names=letters"):
         task.batch("train", 0, 0, 2)
