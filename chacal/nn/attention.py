@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chacal.decoding.decoder import Decoder
+from chacal.nn.gamma import LearnedGamma
 from chacal.operators import Operator, parse_operator
 
 
@@ -23,13 +24,15 @@ class Attention(nn.Module):
     Args:
         width: of the model; a multiple of `heads`.
         heads: h.
-        operator: an operator or its text, such as "chacal" or "block/3".
+        operator: an operator or its text, such as "chacal" or "block/3"; with `gamma=learn` or
+            `gamma=learn:0.5` in it, a learned γ per head that can be exactly 0 (gamma.py).
         qk_norm: temperature τ of QK-norm: q and k are scaled to length √d_head each, and
             q·k/√d_head is multiplied by τ. None for plain scores.
         rotary: whether q and k are rotated by their positions (an even d_head is needed).
         rotary_base: the longest wavelength of those rotations, over 2π.
         dropout: on the output. Never on A: 1 - γA_tt could vanish.
-        learn_gamma: a learned γ per head that starts at the operator's.
+        learn_gamma: a learned γ per head that starts at the operator's and never reaches 0, being
+            a sigmoid; what checkpoints before `gamma=learn` hold.
     """
 
     def __init__(
@@ -62,14 +65,18 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width, bias=False)
         self.dropout = nn.Dropout(dropout)
         self.gamma_logit: nn.Parameter | None = None
-        if learn_gamma:
-            # has_gamma said so; the base class has no such field
-            start = min(max(self.operator.gamma, 1e-3), 1 - 1e-3)  # type: ignore[attr-defined]
+        self.learned_gamma: LearnedGamma | None = None
+        if self.operator.learn is not None:
+            self.learned_gamma = LearnedGamma(heads, self.operator.learn.start)
+        elif learn_gamma:
+            start = min(max(self.operator.own_gamma, 1e-3), 1 - 1e-3)
             self.gamma_logit = nn.Parameter(torch.full((heads,), math.log(start / (1 - start))))
 
     @property
     def gamma(self) -> Tensor | None:
         """(heads,) the learned γ, or None where the operator's own counts."""
+        if self.learned_gamma is not None:
+            return self.learned_gamma()
         if self.gamma_logit is None:
             return None
         # rounding must not reach 1, where the resolvent ends

@@ -51,7 +51,7 @@ def view_layers(model: Transformer, tokens: Tensor, *, resolvents: bool = True) 
         A, S = matrices(module.operator, q, k, module.gamma, resolvents=resolvents)
         gamma = None
         if module.operator.has_gamma:
-            own = [module.operator.gamma] * module.heads
+            own = [module.operator.own_gamma] * module.heads
             gamma = own if module.gamma is None else module.gamma.tolist()
         views.append(LayerView(module.operator, gamma, A[0], None if S is None else S[0]))
 

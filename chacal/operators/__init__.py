@@ -1,6 +1,6 @@
 """The family of operators as frozen dataclasses, and their text form both ways."""
 
-from chacal.operators.base import Operator
+from chacal.operators.base import Learn, Operator
 from chacal.operators.family import (
     OPERATORS,
     BigBird,
@@ -27,6 +27,7 @@ __all__ = [
     "BigBird",
     "BlockResolvent",
     "Dense",
+    "Learn",
     "Local",
     "Operator",
     "PatternResolvent",

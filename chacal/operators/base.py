@@ -14,6 +14,26 @@ from chacal.decoding.states import ROLLBACK
 from chacal.ops.inputs import Gamma, check_count
 
 
+@dataclass(frozen=True)
+class Learn:
+    """A γ that a layer learns, one per head, from `start` on; "learn" or "learn:0.5" in a text.
+
+    It says what is wanted; the parameter is the layer's (`chacal.nn.gamma`). Called by itself, an
+    operator has the γ that learning starts with.
+    """
+
+    start: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_gamma_option(self.start)
+
+    def __str__(self) -> str:
+        return f"{LEARN}:{self.start}" if self.start else LEARN
+
+
+LEARN = "learn"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Operator:
     """An attention operator: call it with q, k, v of shape (..., n, d)."""
@@ -43,6 +63,18 @@ class Operator:
     def has_gamma(self) -> bool:
         """Whether this is a resolvent, which has a γ (that a layer may learn)."""
         return any(f.name == "gamma" for f in dataclasses.fields(self))
+
+    @property
+    def learn(self) -> Learn | None:
+        """How a layer is to learn γ, where the text says `gamma=learn`."""
+        gamma = getattr(self, "gamma", None)
+        return gamma if isinstance(gamma, Learn) else None
+
+    @property
+    def own_gamma(self) -> float:
+        """γ as long as none is given: the operator's, or where learning starts; 0 without one."""
+        gamma = getattr(self, "gamma", 0.0)
+        return gamma.start if isinstance(gamma, Learn) else gamma
 
     def __call__(
         self,
@@ -74,7 +106,8 @@ class Operator:
         return type(self).function(q, k, v, **options, **common)
 
     def _options(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        options = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return options | {"gamma": self.own_gamma} if self.has_gamma else options
 
     def _decoder(self, rollback: int) -> Decoder:
         raise ValueError(f"{self} cannot decode one token at a time")
@@ -96,7 +129,9 @@ class Operator:
 def check_gamma_option(gamma: object) -> None:
     """γ of an operator is a plain number in [0, 1)."""
     if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not 0 <= gamma < 1:
-        raise ValueError(f"gamma is {gamma!r}; expected a number in [0, 1)")
+        raise ValueError(
+            f"gamma is {gamma!r}; expected a number in [0, 1), or learn, learn:0.5 for one per head"
+        )
 
 
 def fixed_size(operator: Operator, block_size: int | None) -> int:

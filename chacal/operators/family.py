@@ -23,7 +23,7 @@ from chacal._plain import added
 from chacal.decoding.decoder import Decoder
 from chacal.decoding.pattern import PatternState
 from chacal.decoding.states import BlockState, ExactState, RoutedState, TiledState
-from chacal.operators.base import Operator, fixed_size, refuse_pruning
+from chacal.operators.base import Learn, Operator, fixed_size, refuse_pruning
 from chacal.ops.baselines import (
     bigbird_attention,
     check_bigbird_options,
@@ -113,14 +113,14 @@ class Resolvent(Operator):
     name = "chacal"
     function = staticmethod(resolvent_attention)
     check = staticmethod(check_resolvent_options)
-    gamma: float = 0.9
+    gamma: float | Learn = 0.9
     diagonal: str = "keep"
     top_k: int | None = None
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None
     ) -> Tensor:
-        gamma = self.gamma if gamma is None else gamma
+        gamma = self.own_gamma if gamma is None else gamma
         if self.top_k is None:
             return resolvent_attention(q, k, v, gamma=gamma, diagonal=self.diagonal, **common)
 
@@ -132,7 +132,7 @@ class Resolvent(Operator):
 
     def _decoder(self, rollback: int) -> Decoder:
         refuse_pruning(self, self.top_k)
-        return Decoder(lambda: ExactState(self.diagonal == "drop"), self.gamma)
+        return Decoder(lambda: ExactState(self.diagonal == "drop"), self.own_gamma)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ class BlockResolvent(Operator):
     sizes: ClassVar[dict[str, str]] = {"@": "block_size", "/": "divisor"}
     block_size: int | None = None
     divisor: int | None = None
-    gamma: float = 0.9
+    gamma: float | Learn = 0.9
     rows: str = "first"
     columns: str = "sum"
     branches: str = "both"
@@ -167,7 +167,7 @@ class BlockResolvent(Operator):
             raise ValueError(f"{self} cannot decode: rows={self.rows!r} needs tokens yet to come")
         return Decoder(
             lambda: BlockState(block_size, self.columns, self.branches, self.values, rollback),
-            self.gamma,
+            self.own_gamma,
         )
 
 
@@ -181,12 +181,12 @@ class WindowResolvent(Operator):
     sizes: ClassVar[dict[str, str]] = {"@": "window"}
     always_shown = ("window",)
     window: int = 64
-    gamma: float = 0.9
+    gamma: float | Learn = 0.9
     diagonal: str = "keep"
 
     def _decoder(self, rollback: int) -> Decoder:
         view = window_view(self.window, self.diagonal == "drop")
-        return Decoder(lambda: TiledState(view, rollback), self.gamma)
+        return Decoder(lambda: TiledState(view, rollback), self.own_gamma)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,12 +198,12 @@ class PooledResolvent(Operator):
     check = staticmethod(check_pooled_options)
     sizes: ClassVar[dict[str, str]] = {"@": "block_size"}
     block_size: int | None = None
-    gamma: float = 0.9
+    gamma: float | Learn = 0.9
     near: int = 1
 
     def _decoder(self, rollback: int) -> Decoder:
         view = View(tile=fixed_size(self, self.block_size), near=self.near, pool=True)
-        return Decoder(lambda: TiledState(view, rollback), self.gamma)
+        return Decoder(lambda: TiledState(view, rollback), self.own_gamma)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +243,7 @@ class RoutedResolvent(Operator):
     check = staticmethod(check_routed_options)
     sizes: ClassVar[dict[str, str]] = {"@": "block_size"}
     block_size: int | None = None
-    gamma: float = 0.9
+    gamma: float | Learn = 0.9
     near: int = 1
     routes: int = 1
     parts: int = 1
@@ -252,7 +252,7 @@ class RoutedResolvent(Operator):
     def _decoder(self, rollback: int) -> Decoder:
         view = View(tile=fixed_size(self, self.block_size), near=self.near)
         routing = Routing(self.routes, self.parts, self.score)
-        return Decoder(lambda: RoutedState(view, routing), self.gamma)
+        return Decoder(lambda: RoutedState(view, routing), self.own_gamma)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,10 +263,10 @@ class PatternResolvent(Operator):
     function = staticmethod(pattern_resolvent_attention)
     check = staticmethod(check_offsets)
     offsets: Offsets = "powers"
-    gamma: float = 0.9
+    gamma: float | Learn = 0.9
 
     def _decoder(self, rollback: int) -> Decoder:
-        return Decoder(lambda: PatternState(self.offsets, rollback), self.gamma)
+        return Decoder(lambda: PatternState(self.offsets, rollback), self.own_gamma)
 
 
 OPERATORS: dict[str, type[Operator]] = {

@@ -2,7 +2,8 @@
 
 A text is a name, a size where the operator has one ("/3" divides n, "@64" is absolute), and
 options after commas; where one takes several numbers, plus signs join them ("offsets=1+2+5"). An
-operator prints back as the shortest text that makes it again.
+operator prints back as the shortest text that makes it again. `gamma=learn` asks the layer for a
+learned γ per head that starts at 0, and `gamma=learn:0.5` for one that starts at 0.5.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import types
 import typing
 from typing import Any
 
-from chacal.operators.base import Operator
+from chacal.operators.base import LEARN, Learn, Operator
 from chacal.operators.family import OPERATORS
 
 EXAMPLES = "'dense', 'chacal,gamma=0.8', 'block/3' or 'window@64'"
@@ -119,6 +120,10 @@ def _value(text: str, cls: type[Operator], field: str, value: str) -> Any:
     options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
     if type(None) in options and value == "None":
         return None
+    if Learn in options:
+        if value.startswith(LEARN):
+            return _learn(text, value)
+        options = tuple(kind for kind in options if kind is not Learn)
     if tuple[int, ...] in options:
         with contextlib.suppress(ValueError):  # no numbers: a name, then
             return tuple(int(number) for number in value.split("+"))
@@ -133,3 +138,15 @@ def _value(text: str, cls: type[Operator], field: str, value: str) -> Any:
                 f"operator {text!r} gives {field} as {value!r}; expected {what}"
             ) from None
     raise TypeError(f"{cls.__name__}.{field} has no type that a text can give")
+
+
+def _learn(text: str, value: str) -> Learn:
+    """ "learn" or "learn:0.5"."""
+    _, _, start = value.partition(f"{LEARN}:")
+    try:
+        return Learn() if value == LEARN else Learn(float(start))
+    except ValueError:
+        raise ValueError(
+            f"operator {text!r} gives gamma as {value!r}; expected {LEARN}, or with a start in "
+            f"[0, 1) {LEARN}:0.5"
+        ) from None

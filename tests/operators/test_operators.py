@@ -14,6 +14,7 @@ from chacal.operators import (
     BigBird,
     BlockResolvent,
     Dense,
+    Learn,
     Local,
     PatternResolvent,
     PooledResolvent,
@@ -45,6 +46,10 @@ TEXTS = [
     ("chacal,diagonal=drop,gamma=0.8", Resolvent(gamma=0.8, diagonal="drop"),
      "chacal,gamma=0.8,diagonal=drop"),
     ("chacal,top_k=3", Resolvent(top_k=3), None),
+    ("chacal,gamma=learn", Resolvent(gamma=Learn()), None),
+    ("chacal,gamma=learn:0", Resolvent(gamma=Learn()), "chacal,gamma=learn"),
+    ("window@7,gamma=learn:0.50", WindowResolvent(window=7, gamma=Learn(0.5)),
+     "window@7,gamma=learn:0.5"),
     ("block/3", BlockResolvent(divisor=3), None),
     ("block@64", BlockResolvent(block_size=64), None),
     ("block,divisor=3", BlockResolvent(divisor=3), "block/3"),
@@ -350,3 +355,44 @@ def test_a_stored_text_means_the_same_for_good(text, told, stored, former):
     assert spelled_out(text, stored=True) == stored
     assert former_text(text) == former
     assert spelled_out(told, stored=True) == told
+
+
+def test_a_learned_gamma_is_asked_for_in_the_text():
+    assert chacal.parse_operator("block@4,gamma=learn:0.25").learn == Learn(0.25)
+    assert Resolvent().learn is None
+    assert Dense().learn is None
+    learned = chacal.parse_operators("dense,chacal,gamma=learn,window@8")
+    assert [op.own_gamma for op in learned] == [0.0, 0.0, 0.9]
+    # by itself, it has the γ that learning starts with, in parallel and one by one
+    q, k, v = torch.randn(3, 1, 2, 7, 4, dtype=torch.float64)
+    operator = chacal.parse_operator("chacal,gamma=learn:0.5")
+    expected = Resolvent(gamma=0.5)(q, k, v)
+    assert torch.equal(operator(q, k, v), expected)
+    torch.testing.assert_close(operator.decoder().extend(q, k, v), expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("value", ["learn:1", "learn:", "learn:x", "learn:-0.1", "learned"])
+def test_a_bad_start_says_what_is_expected(value):
+    with pytest.raises(ValueError, match=rf"'chacal,gamma={value}'.*expected .*learn:0\.5"):
+        chacal.parse_operator(f"chacal,gamma={value}")
+
+
+@pytest.mark.parametrize("text", [
+    "chacal", "chacal,diagonal=drop", "chacal,top_k=3", "block@4", "block/3,rows=mean", "window@5",
+    "pooled@4", "routed@4", "pattern",
+])  # fmt: skip
+def test_the_gradient_in_gamma_is_right_at_0(text):
+    # γ = 0 is a border: the difference quotient is taken from inside, to second order
+    torch.manual_seed(0)
+    operator = chacal.parse_operator(text)
+    q, k, v, weight = torch.randn(4, 2, 3, 13, 4, dtype=torch.float64)
+    gamma = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    (operator(q, k, v, gamma=gamma) * weight).sum().backward()
+    h = 1e-5
+    zero, one, two = (
+        (operator(q, k, v, gamma=torch.full((3,), g, dtype=torch.float64)) * weight).sum((0, 2, 3))
+        for g in (0.0, h, 2 * h)
+    )
+    expected = (4 * one - 3 * zero - two) / (2 * h)
+    assert expected.abs().min() > 1e-2
+    torch.testing.assert_close(gamma.grad, expected, atol=1e-8, rtol=0)
