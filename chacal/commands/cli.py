@@ -11,9 +11,11 @@ from typing import Any
 import click
 
 from chacal._version import __version__
-from chacal.commands.options import choose_operators, collect, options_of, refuse_options
+from chacal.commands.options import options_of
+from chacal.commands.train import is_text
 from chacal.tasks import TASKS
-from chacal.training.config import ModelConfig, RunConfig, TrainConfig, defaults
+from chacal.training.config import ModelConfig, TrainConfig, defaults
+from chacal.training.transformers_model import TransformersConfig
 
 OPERATOR_HELP = (
     "dense, local, bigbird, chacal, block/DIVISOR, block@SIZE, window@SIZE, pooled[@SIZE], "
@@ -51,22 +53,12 @@ def _train_command(name: str) -> click.Command:
 
     def call(**values: Any) -> None:
         from chacal.commands.console import print_result
+        from chacal.commands.train import run_config
         from chacal.training.loop import train as train_run
         from chacal.training.runs import default_folder
 
         out, resume, force = (values.pop(k) for k in ("out", "resume", "force"))
-        operator, layers = values.pop("operator"), values.pop("layers")
-        data = values.pop("data", None) if name == "boxes" else None
-        if data:
-            refuse_options(cls, "they describe generated stories, and --data reads its own")
-        kind = TASKS["boxes-files"] if data else cls
-        task: Any = collect(kind, {**values, "data": data} if data else values)
-        values["operators"] = choose_operators(
-            values["operators"], operator, layers, model.operators
-        )
-        config = RunConfig(
-            task=task, model=collect(ModelConfig, values), train=collect(TrainConfig, values)
-        )
+        config = run_config(name, values)
         out = out or default_folder(config)
         result = train_run(config, out, resume=resume, force=force)
         if result:
@@ -76,7 +68,8 @@ def _train_command(name: str) -> click.Command:
     command.params += [
         click.Option(["--operator"], help=f"Operator of every layer: {OPERATOR_HELP}."),
         click.Option(
-            ["--layers"], type=click.IntRange(1), help="How many layers --operator fills."
+            ["--layers"], help="How many layers --operator fills; with --pretrained, which, from "
+            "0, as in 10+14 [all].",
         ),
         click.Option(
             ["--operators"], show_default=",".join(model.operators),
@@ -91,6 +84,8 @@ def _train_command(name: str) -> click.Command:
             click.Option(["--data"], help="Folder of Kim and Schuster's files to train on instead.")
         )
     command.params += options_of(cls)
+    if is_text(name):
+        command.params += options_of(TransformersConfig, only=("pretrained", "lora", "freeze"))
     command.params += options_of(ModelConfig, model, skip=("operators",))
     command.params += options_of(TrainConfig, settings)
     return command

@@ -4,6 +4,7 @@ from chacal.tasks.base import IGNORE, SPLITS, Batch, Task, Totals, option
 from chacal.tasks.borders import CountedBoxes, PaddedBoxes
 from chacal.tasks.boxes import Boxes
 from chacal.tasks.boxes_files import BoxesFiles
+from chacal.tasks.boxes_text import BoxesText
 from chacal.tasks.chains import Chains, Properties
 from chacal.tasks.code import Code
 from chacal.tasks.labelled import Labelled
@@ -24,8 +25,8 @@ from chacal.tasks.variables import Variables
 TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (
-        Chains, Properties, Boxes, PaddedBoxes, BoxesFiles, Noise, Code, Labelled, Language,
-        Scrolls, Variables,
+        Chains, Properties, Boxes, PaddedBoxes, BoxesText, BoxesFiles, Noise, Code, Labelled,
+        Language, Scrolls, Variables,
     )
 }  # fmt: skip
 """Every task by its name."""
@@ -38,6 +39,7 @@ __all__ = [
     "Batch",
     "Boxes",
     "BoxesFiles",
+    "BoxesText",
     "Chains",
     "Code",
     "CountedBoxes",

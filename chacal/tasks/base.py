@@ -116,6 +116,14 @@ class Task(ABC):
     def batches(self, split: str, size: int) -> int | None:
         """Batches in one pass over a split; None when examples are generated without end."""
 
+    def stored(self, split: str) -> int | None:
+        """How many examples a split has; None where they are drawn or generated without end."""
+        return None
+
+    def pick(self, split: str, chosen: np.ndarray) -> Batch:
+        """The batch of these examples of a split that has a number of them."""
+        raise ValueError(f"{self.name} has no stored {split} examples to choose from")
+
     @abstractmethod
     def count(self, predictions: np.ndarray, losses: np.ndarray, batch: Batch) -> Totals:
         """Metric sums of one batch.

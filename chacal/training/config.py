@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from chacal._plain import from_plain, to_plain
+from chacal._plain import added, from_plain, to_plain
 from chacal.nn.transformer import POSITIONS, Transformer
 from chacal.operators import former_text, parse_operator, spelled_out
 from chacal.tasks import TASKS, Task
@@ -101,6 +101,7 @@ class TrainConfig:
     threads: int = option(1, "CPU threads per process; 0 leaves it to torch")
     device: str = option("auto", f"where: {', '.join(DEVICES)}")
     fsdp: bool = option(False, "shard the model with FSDP2 (under torchrun)")
+    gamma_lr: float = added(1e-2, help="peak learning rate of γ, where an operator has gamma=learn")
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "accumulate", "eval_every", "eval_examples",
@@ -112,8 +113,9 @@ class TrainConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected at least 0")
         if self.seed >= 2**63:
             raise ValueError(f"seed is {self.seed}; expected a whole number below 2**63")
-        if not self.lr > 0:
-            raise ValueError(f"lr is {self.lr}; expected a positive number")
+        for name in ("lr", "gamma_lr"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected a positive number")
         if not 0 < self.beta2 < 1:
             raise ValueError(f"beta2 is {self.beta2}; expected a number in (0, 1)")
         for name in ("decay", "final_lr"):
@@ -200,7 +202,7 @@ def defaults(task: str) -> tuple[ModelConfig, TrainConfig]:
             steps=300, batch_size=32, eval_every=50, eval_examples=256, test_examples=10_000,
             checkpoint_every=50,
         )  # fmt: skip
-    if task in ("boxes", "boxes-padded", "boxes-files"):
+    if task in ("boxes", "boxes-padded", "boxes-text", "boxes-files"):
         return ModelConfig(operators=("dense", "chacal")), TrainConfig(
             steps=2400, batch_size=32, warmup=50, schedule="linear", decay=0.3
         )
@@ -225,3 +227,12 @@ def defaults(task: str) -> tuple[ModelConfig, TrainConfig]:
             steps=1500, batch_size=32, eval_every=250
         )
     raise ValueError(f"task is {task!r}; expected one of {', '.join(TASKS)}")
+
+
+def fine_tuning() -> TrainConfig:
+    """A training that suits a pretrained model, in some hundred steps of a CPU."""
+    return TrainConfig(
+        steps=240, batch_size=4, lr=2e-4, warmup=20, schedule="linear", decay=0.3, final_lr=0.05,
+        weight_decay=0.0, beta2=0.98, eval_every=60, eval_examples=48, test_examples=96,
+        checkpoint_every=60,
+    )  # fmt: skip

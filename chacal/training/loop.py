@@ -22,11 +22,22 @@ from torch import Tensor, nn
 
 from chacal.tasks.base import IGNORE
 from chacal.training.bfloat16 import ensure_bfloat16
-from chacal.training.checkpoint import load_checkpoint, load_weights, save_checkpoint
-from chacal.training.config import RunConfig, TrainConfig
+from chacal.training.checkpoint import (
+    frozen_names,
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+)
+from chacal.training.config import RunConfig
 from chacal.training.display import Display
 from chacal.training.distributed import Group, start
-from chacal.training.evaluate import compute_scores, evaluate, token_losses
+from chacal.training.evaluate import asked_places, compute_scores, evaluate, token_losses
+from chacal.training.optimizer import (
+    learning_rate,
+    make_optimizer,
+    random_state,
+    set_random_state,
+)
 from chacal.training.runs import Interrupted, RunFolder
 
 PROGRESS = ("step", "best", "best_metrics", "seconds", "tokens", "loss", "stopped")
@@ -102,19 +113,14 @@ class _Loop:
         torch.manual_seed(self.settings.seed)
         given = run.last.exists() or self.settings.init is not None
         plain = config.build(weights=not given).to(group.device)
-        self.names = [name for name, _ in plain.named_parameters()]
         self.parameters = sum(p.numel() for p in plain.parameters())
         if run.last.exists():
             load_weights(plain, run.last)
         elif self.settings.init is not None:
             load_weights(plain, RunFolder.open(self.settings.init).best)
+        self.frozen = frozen_names(plain)
         self.model: nn.Module = group.wrap(plain)
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(),
-            lr=self.settings.lr,
-            betas=(0.9, self.settings.beta2),
-            weight_decay=self.settings.weight_decay,
-        )
+        self.optimizer, self.names, self.peaks = make_optimizer(self.model, self.settings)
         torch.manual_seed(self.settings.seed + 1000003 * (group.rank + 1))  # dropout, per rank
         self.step = 0
         self.best: float | None = None
@@ -165,9 +171,8 @@ class _Loop:
         asked = max(1, int((batch.targets != IGNORE).sum()))
         rows = range(group.rank, settings.batch_size, group.world)
         tokens, targets = (torch.from_numpy(x[rows]) for x in (batch.tokens, batch.targets))
-        lr = learning_rate(settings, self.step)
-        for parameters in self.optimizer.param_groups:
-            parameters["lr"] = lr
+        for parameters, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
+            parameters["lr"] = learning_rate(settings, self.step, peak)
         self.optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros((), device=group.device)
         parts = list(
@@ -179,8 +184,10 @@ class _Loop:
         )
         for i, (some_tokens, some_targets) in enumerate(parts):
             with group.sync(self.model, now=i == len(parts) - 1):
-                scores = compute_scores(self.model, some_tokens, settings.bf16)
-                part = token_losses(scores, some_targets).sum() / asked
+                places = asked_places(self.model, some_targets != IGNORE)
+                scores = compute_scores(self.model, some_tokens, settings.bf16, places)
+                wanted = some_targets if places is None else some_targets[:, places]
+                part = token_losses(scores, wanted).sum() / asked
                 # DDP and FSDP average over ranks; the sum over ranks is what one process has
                 (part * group.world).backward()
             loss += part.detach()
@@ -215,10 +222,9 @@ class _Loop:
         better = self.best is None or sign * value > sign * self.best
         if better:
             self.best, self.best_metrics = value, metrics
-            weights = self.group.model_tensors(self.model)
+            weights = self.weights()
             if self.group.first:
-                named = {f"model.{name}": x for name, x in weights.items()}
-                save_checkpoint(self.run.best, named, {"step": self.step, "metrics": metrics})
+                save_checkpoint(self.run.best, weights, {"step": self.step, "metrics": metrics})
         show.evaluated(self.step, value, better)
         return settings.target is not None and sign * value >= sign * settings.target
 
@@ -237,10 +243,15 @@ class _Loop:
                 step=self.step, **values, tokens=self.tokens, seconds=round(self.seconds, 3)
             )
 
+    def weights(self) -> dict[str, Tensor]:
+        """What of the model a checkpoint holds: all but what does not learn."""
+        whole = self.group.model_tensors(self.model)
+        return {f"model.{name}": x for name, x in whole.items() if name not in self.frozen}
+
     def save(self) -> None:
         """Everything needed to go on from here."""
         group = self.group
-        model = {f"model.{n}": x for n, x in group.model_tensors(self.model).items()}
+        model = self.weights()
         optimizer = group.optimizer_tensors(self.model, self.optimizer, self.names)
         everyone = group.gather(random_state(group.device))
         if group.first:
@@ -308,33 +319,6 @@ class _Loop:
             self.run.write("result.json", result)
         self.group.barrier()
         return result
-
-
-def random_state(device: torch.device) -> Tensor:
-    """The state that dropout draws from, as bytes."""
-    if device.type == "cuda":
-        return torch.cuda.get_rng_state(device)
-    return torch.get_rng_state()
-
-
-def set_random_state(state: Tensor, device: torch.device) -> None:
-    """Put back what `random_state` took."""
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    else:
-        torch.set_rng_state(state)
-
-
-def learning_rate(settings: TrainConfig, step: int) -> float:
-    """The rate of step `step`, counted from 0: a rise over `warmup`, then the schedule's fall."""
-    if step < settings.warmup:
-        return settings.lr * (step + 1) / settings.warmup
-    begin = max(settings.warmup, round(settings.steps * (1 - settings.decay)))
-    if settings.schedule == "constant" or step < begin:
-        return settings.lr
-    done = (step - begin) / max(1, settings.steps - begin)
-    fall = done if settings.schedule == "linear" else (1 - math.cos(math.pi * done)) / 2
-    return settings.lr * (1 - (1 - settings.final_lr) * fall)
 
 
 def _open_folder(

@@ -25,6 +25,7 @@ from chacal._version import __version__
 from chacal.operators import former_text
 from chacal.training.config import RunConfig
 from chacal.training.torchrun import world_size
+from chacal.training.transformers_model import TransformersConfig
 
 FILES = (
     "config.json", "environment.json", "metrics.jsonl", "last.safetensors", "best.safetensors",
@@ -121,9 +122,15 @@ class RunFolder:
 def default_folder(config: RunConfig) -> Path:
     """runs/TASK-OPERATORS-seedN, in characters that every file system takes.
 
-    In the words that were there first, so that --resume finds an older run.
+    In the words that were there first, so that --resume finds an older run. Of a pretrained model,
+    the name and the layers stand in it too.
     """
     operators = "+".join(map(former_text, config.model.operators)).replace("/", "_")
+    operators = operators.replace(":", "_")
+    if isinstance(config.model, TransformersConfig) and config.model.pretrained:
+        whose = Path(config.model.pretrained).name.removesuffix(".gguf")
+        layers = "" if operators == "dense" else f"-{config.model.layers.replace(':', '_')}"
+        operators = f"{whose}-{operators}{layers}"
     task = config.identity()["task"]["name"]
     return Path("runs") / f"{task}-{operators}-seed{config.train.seed}"
 
