@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from chacal._version import __version__
-from chacal.commands.options import options_of
+from chacal.commands.options import Examples, options_of
 from chacal.commands.train import is_text
 from chacal.tasks import TASKS
 from chacal.training.config import ModelConfig, TrainConfig, defaults
@@ -87,7 +87,7 @@ def _train_command(name: str) -> click.Command:
     if is_text(name):
         command.params += options_of(TransformersConfig, only=("pretrained", "lora", "freeze"))
     command.params += options_of(ModelConfig, model, skip=("operators",))
-    command.params += options_of(TrainConfig, settings)
+    command.params += options_of(TrainConfig, settings, skip=("sampled",))
     return command
 
 
@@ -155,7 +155,8 @@ def bench_decode(operators: tuple[str, ...], **options: Any) -> None:
 @click.option("--split", type=click.Choice(["train", "valid", "test"]), default="test",
               show_default=True, help="Which examples.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="Of the examples.")
-@click.option("--examples", default=2048, show_default=True, help="How many (generated tasks).")
+@click.option("--examples", type=Examples(), default=2048, show_default=True,
+              help="How many; of a stored split a fixed sample, or all.")  # fmt: skip
 @click.option("--batch-size", default=64, show_default=True, help="Sequences at once.")
 @click.option("--operator", help=f"Swap this operator into the last layer: {OPERATOR_HELP}.")
 @click.option("--operators", help="Swap in an operator for each layer.")

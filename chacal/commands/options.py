@@ -29,6 +29,18 @@ class NoneOr(click.ParamType):
         return self.inner.convert(value, param, ctx)
 
 
+class Examples(click.ParamType):
+    """A number of examples, or "all", which is 0."""
+
+    name = "integer|all"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        """The number."""
+        if str(value).lower() == "all":
+            return 0
+        return int(click.IntRange(0).convert(value, param, ctx))
+
+
 def options_of(
     cls: type, values: Any = None, skip: tuple[str, ...] = (), only: tuple[str, ...] = ()
 ) -> list[click.Parameter]:
@@ -52,7 +64,8 @@ def options_of(
         else:
             made.append(
                 click.Option(
-                    [f"--{flag}"], type=_kind(hints[field.name]), default=default, help=text,
+                    [f"--{flag}"], default=default, help=text,
+                    type=Examples() if flag.endswith("-examples") else _kind(hints[field.name]),
                     show_default=shown,
                 )
             )  # fmt: skip

@@ -22,6 +22,7 @@ def is_text(name: str) -> bool:
 
 def run_config(name: str, values: dict[str, Any]) -> RunConfig:
     """The run that the options of `chacal train NAME` ask for."""
+    values = {**values, "sampled": True}
     pretrained = values.get("pretrained")
     if pretrained is None:
         for field in ("lora", "freeze"):
@@ -69,5 +70,5 @@ def _pretrained(values: dict[str, Any]) -> TransformersConfig:
 
 def _fine_tuning(values: dict[str, Any]) -> TrainConfig:
     """What was given, and for the rest what suits pretrained weights."""
-    given = {name: values[name] for name in given_options(TrainConfig)}
+    given = {name: values[name] for name in ("sampled", *given_options(TrainConfig))}
     return dataclasses.replace(fine_tuning(), **given)

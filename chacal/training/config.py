@@ -93,22 +93,25 @@ class TrainConfig:
     seed: int = option(0, "of the weights and of the examples")
     init: str | None = option(None, "run folder whose best weights to start from")
     eval_every: int = option(100, "steps between evaluations on the valid split")
-    eval_examples: int = option(512, "sequences of an evaluation (generated tasks)")
-    test_examples: int = option(2048, "sequences of the final test (generated tasks)")
+    eval_examples: int = option(512, "sequences of an evaluation; all (0): of a stored split, all")
+    test_examples: int = option(2048, "sequences of the final test, in the same way")
     checkpoint_every: int = option(100, "steps between checkpoints to resume from")
     log_every: int = option(10, "steps between lines of metrics.jsonl")
     target: float | None = option(None, "stop early once the task's metric is this good")
     threads: int = option(1, "CPU threads per process; 0 leaves it to torch")
     device: str = option("auto", f"where: {', '.join(DEVICES)}")
     fsdp: bool = option(False, "shard the model with FSDP2 (under torchrun)")
+    sampled: bool = added(
+        False, help="whether these numbers hold for stored splits too, as a fixed sample; else all"
+    )
     gamma_lr: float = added(1e-2, help="peak learning rate of γ, where an operator has gamma=learn")
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "accumulate", "eval_every", "eval_examples",
-                     "test_examples", "checkpoint_every", "log_every"):  # fmt: skip
+        for name in ("batch_size", "accumulate", "eval_every", "checkpoint_every", "log_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
-        for name in ("steps", "warmup", "seed", "threads", "clip", "weight_decay"):
+        for name in ("steps", "warmup", "seed", "threads", "clip", "weight_decay",
+                     "eval_examples", "test_examples"):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected at least 0")
         if self.seed >= 2**63:

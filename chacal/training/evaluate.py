@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from chacal._plain import from_plain, to_plain
 from chacal.tasks import Task
 from chacal.tasks.base import IGNORE, Totals, group_of
+from chacal.tasks.stored import sample
 from chacal.training.checkpoint import load_weights
 from chacal.training.distributed import Group
 from chacal.training.runs import RunFolder
@@ -32,12 +33,15 @@ def evaluate(
     batch_size: int,
     group: Group,
     bf16: bool = False,
+    sampled: bool = False,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
-    """The task's metrics over `examples` generated examples, or over all that a split has.
+    """The task's metrics over `examples` generated examples, or over those that a split has.
 
-    The last batch of generated examples is cut, so exactly `examples` of them count. Batches are
-    dealt out to the ranks of `group`.
+    The last batch of generated examples is cut, so exactly `examples` of them count. A stored split
+    counts as a whole, or if `sampled` by so many of its examples, the same ones for every run
+    (`count_examples`). Batches are dealt out to the ranks of `group`; after each turn `report` is
+    told how many examples are done, and of how many.
 
     Losses are teacher-forced: of every asked token given the true ones before it. So are the
     predictions of a causal model. Of a model with an operator that sees later tokens they are what
@@ -49,15 +53,21 @@ def evaluate(
     model.eval()
     plain = plain_model(model)
     could_read_off = task.generates and not all(op.causal for op in plain.operators)
-    stored = task.batches(split, batch_size)
-    batches = stored if stored is not None else -(-examples // batch_size)
+    total = count_examples(task, split, examples, sampled)
+    stored = task.stored(split)
+    rows = None if stored is None else sample(split, stored, total)
+    batches = -(-total // batch_size)
     totals: Totals = {}
     forced_totals: Totals = {}
     for turn in range(0, batches, group.world):
         # a rank whose turn has no batch runs along uncounted: sharded layers need every rank
         index = min(turn + group.rank, batches - 1)
-        size = batch_size if stored is not None else min(batch_size, examples - index * batch_size)
-        batch = task.batch(split, seed, index, size)
+        first, last = index * batch_size, min(total, (index + 1) * batch_size)
+        batch = (
+            task.batch(split, seed, index, last - first)
+            if rows is None
+            else task.pick(split, rows[first:last])
+        )
         tokens, targets = (
             torch.from_numpy(x).to(group.device) for x in (batch.tokens, batch.targets)
         )
@@ -71,7 +81,7 @@ def evaluate(
             _add(totals, task.count(guesses.cpu().numpy(), losses, batch))
             if could_read_off:
                 _add(forced_totals, task.count(forced.cpu().numpy(), losses, batch))
-        report(min(turn + group.world, batches), batches)
+        report(min((turn + group.world) * batch_size, total), total)
     model.train(was_training)
     metrics = task.summarise(group.add(totals))
     if could_read_off:
@@ -80,6 +90,26 @@ def evaluate(
                 metrics[f"{name}_teacher_forced"] = value
     # a breakdown such as "exact_match/updates=07" comes after the figures it breaks down
     return dict(sorted(metrics.items(), key=lambda item: _order(item[0])))
+
+
+def count_examples(task: Task, split: str, examples: int, sampled: bool) -> int:
+    """How many examples an evaluation has.
+
+    Args:
+        task: whose.
+        split: which.
+        examples: how many are wanted; 0 for all of a stored split.
+        sampled: whether that number holds for stored splits too.
+    """
+    stored = task.stored(split)
+    if stored is not None:
+        return min(examples, stored) if sampled and examples else stored
+    if not examples:
+        raise ValueError(
+            f"examples of {split} are all, and {task.name} makes them without end; expected a "
+            f"number"
+        )
+    return examples
 
 
 def _forced(

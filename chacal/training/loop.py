@@ -10,12 +10,9 @@ from __future__ import annotations
 import dataclasses
 import gc
 import math
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +28,13 @@ from chacal.training.checkpoint import (
 from chacal.training.config import RunConfig
 from chacal.training.display import Display
 from chacal.training.distributed import Group, start
-from chacal.training.evaluate import asked_places, compute_scores, evaluate, token_losses
+from chacal.training.evaluate import (
+    asked_places,
+    compute_scores,
+    count_examples,
+    evaluate,
+    token_losses,
+)
 from chacal.training.optimizer import (
     learning_rate,
     make_optimizer,
@@ -39,8 +42,11 @@ from chacal.training.optimizer import (
     set_random_state,
 )
 from chacal.training.runs import Interrupted, RunFolder
+from chacal.training.stopping import Stopped, stop_gently
 
-PROGRESS = ("step", "best", "best_metrics", "seconds", "tokens", "loss", "stopped")
+PROGRESS = (
+    "step", "best", "best_metrics", "seconds", "tokens", "loss", "stopped", "unmeasured",
+)  # fmt: skip
 """What a checkpoint says of the loop besides its tensors."""
 
 
@@ -68,6 +74,7 @@ def train(
     """
     with torch.device("meta"):
         model = config.build()  # sizes that do not fit are told before a folder is made
+    _examples(config)
     if config.train.init is not None:
         load_weights(model.to_empty(device="cpu"), RunFolder.open(config.train.init).best)
     if config.train.threads:
@@ -86,12 +93,12 @@ def train(
             Display(
                 name, config.train.steps, config.task.metric, visible=group.first and not quiet
             ) as show,
-            _stop_gently() as asked,
+            stop_gently() as asked,
         ):
             if loop.step:
                 show.note(f"{name}  resumed after step {loop.step}")
             stopped = loop.run_steps(show, asked)
-        result = loop.finish(stopped)
+            result = loop.finish(stopped, show, asked)
         # a DDP model that outlives its process group can hang in its destructor
         del loop
         gc.collect()
@@ -129,6 +136,8 @@ class _Loop:
         self.tokens = 0
         self.loss = math.nan
         self.stopped = ""
+        # whether these weights are still to be evaluated; without steps, those that are given
+        self.unmeasured = not self.settings.steps
 
     def run_steps(self, show: Display, asked: list[bool]) -> str:
         """Steps until the end, the target or an interruption; why it stopped."""
@@ -136,33 +145,38 @@ class _Loop:
         begun = time.monotonic() - self.seconds
         if self.stopped:  # resumed between the last step and the test
             return self.stopped
-        if not settings.steps:  # nothing to learn: the weights as they are
-            self.evaluate(show)
-            self.save()
-        while self.step < settings.steps:
-            self.one_step()
-            self.seconds = time.monotonic() - begun
-            left = self.seconds / self.step * (settings.steps - self.step)
-            show.step(self.step, self.loss, self.tokens / max(1e-9, self.seconds), left)
-            last = self.step == settings.steps
-            if self.step % settings.log_every == 0 or last:
-                self.log(loss=self.loss, lr=learning_rate(settings, self.step - 1))
+        while self.unmeasured or self.step < settings.steps:
+            if not self.unmeasured:
+                self.one_step()
+                self.seconds = time.monotonic() - begun
+                left = self.seconds / self.step * (settings.steps - self.step)
+                show.step(self.step, self.loss, self.tokens / max(1e-9, self.seconds), left)
+                last = self.step == settings.steps
+                if self.step % settings.log_every == 0 or last:
+                    self.log(loss=self.loss, lr=learning_rate(settings, self.step - 1))
+                self.unmeasured = self.step % settings.eval_every == 0 or last
             reached = False
-            if self.step % settings.eval_every == 0 or last:
-                reached = self.evaluate(show)
+            interrupted = self.group.any(bool(asked))
+            if self.unmeasured and not interrupted:
+                try:
+                    reached = self.evaluate(show, asked)
+                    interrupted = self.group.any(bool(asked))
+                except Stopped:
+                    interrupted = True
             if reached:
                 self.stopped = "target"
-            interrupted = self.group.any(bool(asked))
+            last = self.step == settings.steps
             if self.step % settings.checkpoint_every == 0 or last or reached or interrupted:
                 self.save()
             if reached:
                 return self.stopped
-            if interrupted and not last:
-                raise Interrupted(
-                    f"stopped after step {self.step} of {settings.steps}; "
-                    f"go on with --resume --out {self.run.path}"
-                )
+            if interrupted and (not last or self.unmeasured):
+                self.interrupt(f"after step {self.step} of {settings.steps}")
         return "steps"
+
+    def interrupt(self, when: str) -> NoReturn:
+        """Stop here; the last checkpoint has everything."""
+        raise Interrupted(f"stopped {when}; go on with --resume --out {self.run.path}")
 
     def one_step(self) -> None:
         """One step of AdamW on the batch that belongs to it."""
@@ -203,9 +217,16 @@ class _Loop:
         self.step += 1
         self.tokens += batch.tokens.shape[0] * batch.tokens.shape[1]
 
-    def evaluate(self, show: Display) -> bool:
+    def evaluate(self, show: Display, asked: list[bool]) -> bool:
         """Metrics on the valid split; keep the best weights; whether the target is reached."""
         settings = self.settings
+        shown = show.evaluation("valid")
+
+        def report(done: int, total: int) -> None:
+            shown(done, total)
+            if done < total and self.group.any(bool(asked)):
+                raise Stopped
+
         metrics = evaluate(
             self.model,
             self.task,
@@ -215,7 +236,10 @@ class _Loop:
             batch_size=self.counted_at_once,
             group=self.group,
             bf16=settings.bf16,
+            sampled=settings.sampled,
+            report=report,
         )
+        self.unmeasured = False
         self.log(split="valid", **metrics)
         value = metrics[self.task.metric]
         sign = 1 if self.task.maximise else -1
@@ -234,7 +258,7 @@ class _Loop:
 
         Generated examples are those of a batch's number and size, so there the size stays.
         """
-        stored = self.task.batches("valid", 1) is not None
+        stored = self.task.stored("valid") is not None
         return self.settings.batch_size // (self.settings.accumulate if stored else 1)
 
     def log(self, **values: Any) -> None:
@@ -284,9 +308,16 @@ class _Loop:
             self.run.rewind(self.step)
         self.group.barrier()
 
-    def finish(self, stopped: str) -> dict[str, Any]:
+    def finish(self, stopped: str, show: Display, asked: list[bool]) -> dict[str, Any]:
         """Test the best weights and write the result."""
         result: dict[str, Any] = {}
+        shown = show.evaluation("test")
+
+        def report(done: int, total: int) -> None:
+            shown(done, total)
+            if done < total and asked:
+                self.interrupt("in the test, after the last step")
+
         if self.group.first:
             model = self.config.build(weights=False).to(self.group.device)
             best_step = load_weights(model, self.run.best)["step"]
@@ -301,6 +332,8 @@ class _Loop:
                     batch_size=self.counted_at_once,
                     group=dataclasses.replace(self.group, rank=0, world=1, fsdp=False),
                     bf16=self.settings.bf16,
+                    sampled=self.settings.sampled,
+                    report=report,
                 )
             result = {
                 "task": self.task.describe(),
@@ -309,6 +342,7 @@ class _Loop:
                 "metric": self.task.metric,
                 "valid": self.best_metrics,
                 "test": test,
+                "examples": _examples(self.config),
                 "best_step": best_step,
                 "steps": self.step,
                 "stopped": stopped,
@@ -341,23 +375,11 @@ def _open_folder(
     return run
 
 
-@contextmanager
-def _stop_gently() -> Iterator[list[bool]]:
-    """The first Ctrl-C (or SIGTERM) asks for a stop after the step; a second one stops at once."""
-    asked: list[bool] = []
-
-    def ask(number: int, frame: object) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(True)
-
-    try:
-        before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: nobody presses Ctrl-C on us
-        yield asked
-        return
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _examples(config: RunConfig) -> dict[str, int]:
+    """How many examples the evaluations of each split have."""
+    settings, wanted = config.train, {"valid": "eval_examples", "test": "test_examples"}
+    return {
+        split: count_examples(config.task, split, getattr(settings, field), settings.sampled)
+        for split, field in wanted.items()
+        if split in config.task.splits
+    }
