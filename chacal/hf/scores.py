@@ -8,6 +8,8 @@ last one. An encoder-decoder is given both its sequences in one row, the input b
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from transformers import (
     GenerationConfig,
     GPT2Config,
 )
+from transformers.utils import logging
 
 from chacal.hf.cache import can_decode
 from chacal.hf.config import ChaCALConfig
@@ -224,6 +227,20 @@ def _source(pretrained: str) -> dict[str, Any]:
     return {"pretrained_model_name_or_path": pretrained}
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without bars over bars, and without a report of a head that another task does not need."""
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
 def _ask(pretrained: str | None, auto: Any, source: dict[str, Any], **more: Any) -> Any:
     """`auto.from_pretrained`, with a failure in one line."""
     if "gguf_file" in source:
@@ -234,7 +251,8 @@ def _ask(pretrained: str | None, auto: Any, source: dict[str, Any], **more: Any)
                 f"pretrained is {pretrained!r}; reading a GGUF file needs: pip install gguf"
             ) from None
     try:
-        return auto.from_pretrained(**source, **more)
+        with _quiet():
+            return auto.from_pretrained(**source, **more)
     except Exception as error:  # a damaged file raises what its reader has
         why = (str(error).strip().splitlines() or ["no answer"])[0][:200]
         raise ValueError(

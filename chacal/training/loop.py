@@ -74,6 +74,7 @@ def train(
     """
     with torch.device("meta"):
         model = config.build()  # sizes that do not fit are told before a folder is made
+    make_optimizer(model, config.train)
     _examples(config)
     if config.train.init is not None:
         load_weights(model.to_empty(device="cpu"), RunFolder.open(config.train.init).best)
