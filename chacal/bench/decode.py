@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from chacal.bench.timing import Timed, interleave
-from chacal.decoding.states import Buffer
+from chacal.decoding.buffers import Buffer
 from chacal.operators import parse_operator
 from chacal.ops.inputs import check_count
 

@@ -50,14 +50,32 @@ class Decoder:
 
         `gamma` is None for ordinary attention, which has none.
         """
-        self._new_state = new_state
+        self._make_state = new_state
         self._gamma = gamma
+        self._groups = 1
         self._states: list[State] = [new_state()]  # one for all, or, kept apart, one a sequence
         self._leading: torch.Size | None = None
         self._kind: tuple[object, ...] = ()  # dtype, device and widths of the tokens so far
         self._own: Tensor | None = None  # γ as the states take it, as long as it is the operator's
         self._real: Tensor | None = None  # (batch, length): which were no padding; None is all
         self.length = 0
+
+    def share_keys(self, groups: int) -> None:
+        """Every `groups` heads will come with the same keys, and they are kept once.
+
+        As in grouped-query attention. Z is kept for every head: their A is not the same.
+        """
+        check_count("groups", groups)
+        if self.length:
+            raise ValueError(f"keys of {self.length} tokens are kept; expected an empty decoder")
+        self._groups = groups
+        self._states = [self._new_state()]
+
+    def _new_state(self) -> State:
+        state = self._make_state()
+        if self._groups > 1:
+            state.share_keys(self._groups)
+        return state
 
     @property
     def nbytes(self) -> int:
@@ -212,8 +230,8 @@ class Decoder:
         together = self._states[0]
         self._real = torch.ones(batch, self.length, dtype=torch.bool, device=self._device)
         if together.length:
-            count = together.tensors()[0].shape[0]
-            rows = torch.arange(count, device=self._device)
+            assert self._leading is not None
+            rows = torch.arange(self._leading.numel(), device=self._device)
             self._states = [together.select(at) for at in rows.chunk(batch)] if batch else []
         else:
             self._states = [self._new_state() for _ in range(batch)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from chacal.decoding.states import ROLLBACK, Buffer, BufferedState
+from chacal.decoding.buffers import Buffer, BufferedState
+from chacal.decoding.states import ROLLBACK
 from chacal.ops.pattern import TILE, Offsets, Pattern, offsets_below
 
 

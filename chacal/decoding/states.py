@@ -5,19 +5,16 @@ A state holds (B, n, d) buffers, all of B at the same length; `decoder.py` gives
 
 from __future__ import annotations
 
-import copy
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from chacal.decoding.buffers import Buffer, BufferedState
 from chacal.ops.attend import row_lse, score_pieces
 from chacal.ops.routing import Routing, attend_chosen
 from chacal.ops.streaming import Rows
 from chacal.ops.tiled import Memory, Tiles, View
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 ROLLBACK = 64
 """Tokens that `crop` can take back, by default, from a state that forgets."""
@@ -27,6 +24,9 @@ class State(Protocol):
     """What an operator remembers of (B, n, d) tokens; all of B at the same length."""
 
     length: int
+
+    def share_keys(self, groups: int) -> None:
+        """Keep the keys of every `groups` rows of B once; before the first token."""
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         """Outputs (B, c, d_v) of c new tokens."""
@@ -48,93 +48,6 @@ class State(Protocol):
 
     def back_to(self, then: dict[str, Any]) -> None:
         """Be as it was when `now` was asked."""
-
-
-class Buffer:
-    """(B, n, d) that grows along n without copying what is there at every token."""
-
-    def __init__(self, data: Tensor | None = None) -> None:
-        self._data = data
-        self._used = 0 if data is None else data.shape[1]
-
-    @property
-    def length(self) -> int:
-        """Tokens held."""
-        return self._used
-
-    def append(self, x: Tensor) -> Tensor:
-        """All tokens so far, the new ones last; a view that later calls may grow past."""
-        end = self._used + x.shape[1]
-        if self._data is None or self._data.shape[1] < end:
-            grown = x.new_empty(x.shape[0], max(end, 2 * self._used), x.shape[2])
-            if self._data is not None:
-                grown[:, : self._used] = self.view()
-            self._data = grown
-        self._data[:, self._used : end] = x
-        self._used = end
-        return self.view()
-
-    def view(self) -> Tensor:
-        """(B, n, d)."""
-        assert self._data is not None
-        return self._data[:, : self._used]
-
-    def crop(self, length: int) -> None:
-        """Keep the first `length` tokens."""
-        self._used = length
-
-    def drop_front(self, count: int) -> None:
-        """Forget the first `count` tokens."""
-        if count and self._data is not None:
-            self._data = self.view()[:, count:].clone()
-            self._used -= count
-
-    def select(self, index: Tensor) -> Buffer:
-        """A copy with rows `index` of B."""
-        return Buffer(None if self._data is None else self.view()[index])
-
-    def tensors(self) -> list[Tensor]:
-        """What is kept, if anything."""
-        return [] if self._data is None else [self.view()]
-
-
-class BufferedState:
-    """The parts of a state that are the same for all: it is named buffers and a length."""
-
-    names: tuple[str, ...]
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Back to no tokens."""
-        self.length = 0
-        self.origin = 0  # the position of the first token whose Z is kept
-        for name in self.names:
-            setattr(self, name, Buffer())
-
-    def remembers(self, length: int) -> bool:
-        """Whether it could crop to `length` tokens."""
-        return True
-
-    def select(self, index: Tensor) -> Self:
-        """A copy with rows `index` of B."""
-        new = copy.copy(self)
-        for name in self.names:
-            setattr(new, name, getattr(self, name).select(index))
-        return new
-
-    def now(self) -> dict[str, Any]:
-        """What `back_to` needs to undo all that comes: buffers grow, but keep what they hold."""
-        return self.__dict__ | {name: copy.copy(getattr(self, name)) for name in self.names}
-
-    def back_to(self, then: dict[str, Any]) -> None:
-        """Be as it was when `now` was asked."""
-        self.__dict__.update(then)
-
-    def tensors(self) -> list[Tensor]:
-        """All that is kept."""
-        return [x for name in self.names for x in getattr(self, name).tensors()]
 
 
 class ExactState(BufferedState):
@@ -164,14 +77,17 @@ class ExactState(BufferedState):
         """H of a single token: u = Σ_{s<t} A_ts Z_s, Z_t = (V_t + γu) / (1 - γA_tt)."""
         # one row of scores is no more than a key's worth of numbers: no kernel need avoid it; and
         # keys times a vector is faster than a vector times keys
-        A_t = torch.softmax(torch.bmm(self.k.append(k), (q * scale).mT).mT, -1)
+        self.k.add(k)
+        keys = self.k.kept()  # rows that share their keys meet them together, and nothing is copied
+        q_t = (q * scale).reshape(keys.shape[0], -1, q.shape[2])
+        A_t = torch.softmax(torch.bmm(keys, q_t.mT).mT, -1).reshape(q.shape[0], 1, -1)
         A_tt = A_t[..., -1:]
         past = self.length
         u = torch.bmm(A_t[..., :past], self.Z.view()) if past else torch.zeros_like(v)
         Z_t = torch.addcmul(v, u, gamma)
         if not self.drop:
             Z_t /= 1 - gamma * A_tt
-        self.Z.append(Z_t)
+        self.Z.add(Z_t)
         self.length += 1
         return torch.addcmul(u, A_tt, Z_t)
 
@@ -311,9 +227,9 @@ class BlockState(BufferedState):
     def extend(self, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         """Outputs (B, c, d_v) of c new tokens."""
         first, count = self.length, q.shape[1]
-        self.k.append(k)
-        self.V.append(v)
-        self.Z.append(v)
+        self.k.add(k)
+        self.V.add(v)
+        self.Z.add(v)
         H = torch.empty_like(v)
         for a, b in View(tile=self.block_size).tiles(first, first + count):
             at = slice(a - first, b - first)

@@ -8,12 +8,13 @@ Importing this registers the classes that load what a patched model saved. It ne
 
 from chacal.hf._extra import MissingExtra
 from chacal.hf.cache import OperatorLayer, new_cache
+from chacal.hf.decoders import PROTOCOLS
 from chacal.hf.models import (
     ChaCALBartForConditionalGeneration,
     ChaCALGPT2LMHeadModel,
     ChaCALLlamaForCausalLM,
 )
-from chacal.hf.patch import PROTOCOLS, operators_of, patch, unpatch
+from chacal.hf.patch import operators_of, patch, unpatch
 
 __all__ = [
     "PROTOCOLS",

@@ -4,7 +4,8 @@ AttentionInterface.
 An attention module of transformers projects, rotates, calls the function that its config names,
 and projects back. A patched module keeps all of that; only the name is another, so weights,
 state-dict keys and forwards stay as they are. A hook before its forward takes the cache out of
-its hands (cache.py) and sends the layer's own state along to the function.
+its hands (cache.py) and leaves the layer's own state at the module, where the function finds it;
+not every module hands its arguments on.
 
 The mask is made once for all layers, for the implementation that the ordinary ones use. All that
 an operator needs of it is which tokens are real. That is read off its last row, which a causal
@@ -23,6 +24,12 @@ from chacal.hf.cache import OperatorLayer, layer_of, unless_all
 
 NAME = "chacal"
 
+CACHE = ("past_key_values", "layer_past")
+"""What modules call the cache."""
+
+USED: Any = "used"
+"""Stands where a module's state was, once its attention has been computed."""
+
 REFUSED = ("softcap", "s_aux", "position_bias", "cu_seq_lens_q", "cu_seq_lens_k", "cache")
 """Arguments of other attention functions that would change what is computed."""
 
@@ -36,7 +43,6 @@ def attend(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
-    chacal_layer: OperatorLayer | None = None,
     sliding_window: int | None = None,
     is_causal: bool | None = None,
     **kwargs: Any,
@@ -44,14 +50,14 @@ def attend(
     """Y of a patched layer.
 
     Args:
-        module: the attention module; its operator is `chacal_operator`.
+        module: the attention module; its operator is `chacal_operator`, its γ, if it learns one,
+            `chacal_gamma`, and its state, where there is a cache, `chacal_layer`.
         query: (batch, heads, c, d).
         key: (batch, key heads, c, d), repeated to all heads here.
         value: (batch, key heads, c, d_v).
         attention_mask: what the model made for its attention implementation.
         scaling: multiplies q·k.
         dropout: on Y. On A it could make the solve singular.
-        chacal_layer: the layer's state, where there is a cache.
         sliding_window: refused where it would hide a key.
         is_causal: refused where false.
         kwargs: of other attention functions; refused where they would change the result.
@@ -72,8 +78,21 @@ def attend(
             f"{operator} was called with {', '.join(given) or 'is_causal=False'}; expected plain "
             f"causal attention (packed sequences, soft caps and sinks have no resolvent here)"
         )
-    past = 0 if chacal_layer is None else chacal_layer.length
+    layer: OperatorLayer | None = module.__dict__.get("chacal_layer")
+    if layer is USED:
+        raise ValueError(
+            f"{type(module).__name__} attends more than once a token, and {operator} keeps one "
+            f"state for it; expected use_cache=False"
+        )
+    if layer is not None:
+        module.__dict__["chacal_layer"] = USED
+    past = 0 if layer is None else layer.length
     count = query.shape[2]
+    if key.shape[2] != count:
+        raise ValueError(
+            f"{type(module).__name__} gave {key.shape[2]} keys to {count} queries, from a cache of "
+            f"its own, which holds V where {operator} needs its state; expected use_cache=False"
+        )
     if sliding_window is not None and past + count > sliding_window:
         raise ValueError(
             f"the model's own sliding window of {sliding_window} hides keys of {past + count} "
@@ -93,10 +112,11 @@ def attend(
     # under autocast, rotated queries and keys are float32 while values are not
     dtype = torch.promote_types(query.dtype, value.dtype)
     q, k, v = (x.to(dtype) for x in (query, key, value))
-    if chacal_layer is None:
-        Y = operator(q, k, v, mask=real, scale=scaling)
+    gamma = module.chacal_gamma(q) if operator.learn is not None else None
+    if layer is None:
+        Y = operator(q, k, v, mask=real, scale=scaling, gamma=gamma)
     else:
-        Y = chacal_layer.attend(q, k, v, real, scaling)
+        Y = layer.attend(q, k, v, real, scaling, gamma=gamma, groups=groups)
     Y = nn.functional.dropout(Y, dropout, training=module.training)
     no_weights = Y.new_empty(*Y.shape[:2], 0, 0)
     return Y.transpose(1, 2).contiguous().to(value.dtype), no_weights
@@ -139,11 +159,15 @@ def hand_over_cache(
     module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Forward pre-hook of a patched module: its state instead of the cache."""
-    cache = kwargs.get("past_key_values")
-    if cache is None:
+    module.__dict__.pop("chacal_layer", None)
+    name = next((name for name in CACHE if kwargs.get(name) is not None), None)
+    if name is None:
         return None
-    layer = layer_of(cache, module.layer_idx, module.chacal_operator)
-    return args, {**kwargs, "past_key_values": None, "chacal_layer": layer}
+    # no attribute that a module could register, or a copy would have to carry
+    module.__dict__["chacal_layer"] = layer_of(
+        kwargs[name], module.layer_idx, module.chacal_operator
+    )
+    return args, {**kwargs, name: None}
 
 
 class PatchedConfig:

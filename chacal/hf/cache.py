@@ -6,6 +6,10 @@ what a row passes on is Z, not V. So a patched layer never meets the cache. It i
 the operator's decoder; all other layers keep their K and V. An empty `DynamicCache` is fitted in
 this way on its first use, which is why `generate` needs no other cache than its own. One that
 already holds V, or another kind of cache, is refused.
+
+Query heads of one group have the same keys and values in a stock cache, and here the same keys
+only: Z is each head's own. With H query and G key heads, a layer of exact ChaCAL keeps (G + H) d
+numbers per token where ordinary attention keeps 2 G d.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
-from transformers.cache_utils import CacheLayerMixin
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 from chacal.decoding.decoder import Decoder
 from chacal.decoding.states import ROLLBACK
@@ -44,11 +48,20 @@ class OperatorLayer(CacheLayerMixin):
         """Back to no tokens."""
         self.length = 0
         self._batch = 0
+        self._groups = 1
         self.decoder: Decoder | None = None
         self._unread: dict[str, Any] | None = None  # what the decoder has yet to be told
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        scale: float | None,
+        *,
+        gamma: Tensor | None = None,
+        groups: int = 1,
     ) -> Tensor:
         """Outputs of c new tokens, given all before them.
 
@@ -58,12 +71,16 @@ class OperatorLayer(CacheLayerMixin):
             v: (batch, heads, c, d_v) values.
             mask: (batch, length + c) boolean, True for real tokens; None if all are.
             scale: multiplies q·k.
+            gamma: (heads,) a learned γ; None for the operator's own.
+            groups: heads that have the same keys, which are then kept once.
 
         Returns:
             (batch, heads, c, d_v); zeros at padding.
         """
         self._check_past(mask)
-        trains = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+        inputs = (q, k, v) if gamma is None else (q, k, v, gamma)
+        trains = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+        self._groups = groups
         if trains and self.length:
             raise ValueError(
                 f"the cache holds {self.length} tokens of a layer with {self.operator}, and "
@@ -72,11 +89,11 @@ class OperatorLayer(CacheLayerMixin):
             )
         mask = None if mask is None else mask[:, self.length :]
         if trains or (not self.length and not can_decode(self.operator)):
-            given = {"q": q, "k": k, "v": v, "mask": mask, "scale": scale}
+            given = {"q": q, "k": k, "v": v, "mask": mask, "scale": scale, "gamma": gamma}
             self._unread = {n: x.detach() if isinstance(x, Tensor) else x for n, x in given.items()}
-            Y = self.operator(q, k, v, mask=mask, scale=scale)
+            Y = self.operator(q, k, v, mask=mask, scale=scale, gamma=gamma)
         else:
-            Y = self._read().extend(q, k, v, mask, scale=scale)
+            Y = self._read().extend(q, k, v, mask, scale=scale, gamma=gamma)
         self.length += q.shape[-2]
         self._batch = q.shape[0]
         return Y
@@ -107,6 +124,7 @@ class OperatorLayer(CacheLayerMixin):
                 self.decoder = self.operator.decoder(rollback=self.rollback)
             except ValueError as error:
                 raise ValueError(f"{error}; or use_cache=False") from None
+            self.decoder.share_keys(self._groups)
         if self._unread is not None:
             self.decoder.extend(**self._unread)
             self._unread = None
@@ -184,7 +202,7 @@ def new_cache(model: PreTrainedModel, rollback: int = ROLLBACK) -> Cache:
     `generate` makes its own; this one is for operators that forget (window, pooled, block) under
     assisted decoding with more candidates than the default rollback.
     """
-    from chacal.hf.patch import causal_attentions
+    from chacal.hf.decoders import causal_attentions
 
     config = model.config.get_text_config(decoder=True)
     cache = DynamicCache(config=config)
@@ -212,8 +230,14 @@ def layer_of(cache: Cache, index: int, operator: Operator) -> OperatorLayer:
             while len(layers) <= index:
                 layers.append(cache.layer_class_to_replicate())
         here = layers[index]
-        if not isinstance(here, OperatorLayer) and here.get_seq_length() == 0:
+        plain = type(here) in (DynamicLayer, DynamicSlidingWindowLayer)
+        if plain and here.get_seq_length() == 0:
             layers[index] = OperatorLayer(operator)
+        elif not plain and not isinstance(here, OperatorLayer):
+            raise ValueError(
+                f"layer {index} has {operator} and keeps more than K and V (its place in the cache "
+                f"is a {type(here).__name__}); expected use_cache=False, or other layers"
+            )
     layer = layers[index] if index < len(layers) else None
     if not isinstance(layer, OperatorLayer):
         raise ValueError(

@@ -1,14 +1,16 @@
 """Model classes that come patched: what a patched model's folder is loaded as.
 
 `ChaCALGPT2LMHeadModel` is `GPT2LMHeadModel` whose config (config.py) says which layers have which
-operator, and so on for every architecture of `CONFIGS` and every one of `HEADS`. Its weights are
-the stock ones: a plain GPT-2 checkpoint loads into it, given `chacal_operators`.
+operator, and so on for every architecture and every one of `HEADS`, made when it is first asked
+for. Its weights are the stock ones: a plain GPT-2 checkpoint loads into it, given
+`chacal_operators`; a learned γ that it lacks is where it starts.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import transformers
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
@@ -16,13 +18,20 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
+    PreTrainedConfig,
+)
+from transformers import initialization as init
+from transformers.conversion_mapping import (
+    get_checkpoint_conversion_mapping,
+    register_checkpoint_conversion_mapping,
 )
 
-from chacal.hf.config import CONFIGS
+from chacal.hf.config import CLASS_PREFIX, extended
 from chacal.hf.patch import install_from_config
+from chacal.nn.gamma import LearnedGamma
 
-PREFIX = "ChaCAL"
-"""Before a stock class's name."""
+GAMMA = "chacal_gamma"
+"""What a patched module calls its learned γ."""
 
 
 class ChaCALModel:
@@ -33,25 +42,16 @@ class ChaCALModel:
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         install_from_config(self)
 
+    def _init_weights(self, module: Any) -> None:
+        """As for the stock model; a γ that a checkpoint does not have is where it starts."""
+        if isinstance(module, LearnedGamma):
+            init.constant_(module.weight, module.start)
+        else:
+            super()._init_weights(module)  # type: ignore[misc]
+
     def _get_name(self) -> str:
         """The stock class's name: by it the Trainer knows that labels are to be shifted."""
-        return type(self).__name__.removeprefix(PREFIX)
-
-
-def _patched(auto: Any, stock: type[Any]) -> type[Any]:
-    """The stock class that patches itself, known to `auto`."""
-    config = CONFIGS[stock.config_class.model_type]
-    made = type(
-        PREFIX + stock.__name__,
-        (ChaCALModel, stock),
-        {
-            "__module__": __name__,
-            "__doc__": f"{stock.__name__} with the operators that its config names.",
-            "config_class": config,
-        },
-    )
-    auto.register(config, made)
-    return made
+        return type(self).__name__.removeprefix(CLASS_PREFIX)
 
 
 HEADS = (
@@ -64,17 +64,62 @@ HEADS = (
 )
 """Through which a patched model can be loaded, where its architecture has such a head."""
 
-MODELS: dict[str, type[Any]] = {
-    made.__name__: made
-    for config in CONFIGS.values()
-    for auto in HEADS
-    if config.stock in auto._model_mapping
-    for made in [_patched(auto, auto._model_mapping[config.stock])]
-}
-"""Every class by its name; they are names of this module too, as pickling them asks for."""
+MODELS: dict[str, type[Any]] = {}
+"""The classes made so far, by name."""
 
-globals().update(MODELS)
+_MADE: dict[str, dict[Any, type[Any]]] = {}
 
-ChaCALGPT2LMHeadModel = MODELS["ChaCALGPT2LMHeadModel"]
-ChaCALBartForConditionalGeneration = MODELS["ChaCALBartForConditionalGeneration"]
-ChaCALLlamaForCausalLM = MODELS["ChaCALLlamaForCausalLM"]
+
+def made_for(stock: type[PreTrainedConfig]) -> dict[Any, type[Any]]:
+    """Our classes for an architecture by the auto classes, which know them from then on."""
+    made = _MADE.get(stock.model_type)
+    if made is None:
+        made = _MADE[stock.model_type] = {}
+        for auto in HEADS:
+            if stock in auto._model_mapping and isinstance(auto._model_mapping[stock], type):
+                made[auto] = _patched(auto._model_mapping[stock])
+                auto.register(extended(stock), made[auto])
+                _convert_alike(stock.model_type, extended(stock).model_type)
+    return made
+
+
+def _convert_alike(stock: str, ours: str) -> None:
+    """Weights are renamed between file and model by the class's name or the model type, if at all.
+
+    As for experts, and for Pythia's head. A folder of ours has the names that a stock one has.
+    """
+    mapping = get_checkpoint_conversion_mapping(stock)
+    if mapping is not None:
+        register_checkpoint_conversion_mapping(ours, mapping, overwrite=True)
+
+
+def _patched(stock: type[Any]) -> type[Any]:
+    """The stock class that patches itself."""
+    name = CLASS_PREFIX + stock.__name__
+    if name not in MODELS:
+        MODELS[name] = type(
+            name,
+            (ChaCALModel, stock),
+            {
+                "__module__": __name__,
+                "__doc__": f"{stock.__name__} with the operators that its config names.",
+                "config_class": extended(stock.config_class),
+                "chacal_stock": stock,
+                "_keep_in_fp32_modules_strict": {
+                    *(stock._keep_in_fp32_modules_strict or ()),
+                    GAMMA,
+                },
+            },
+        )
+        _convert_alike(stock.__name__, name)
+    return MODELS[name]
+
+
+def __getattr__(name: str) -> Any:
+    """`ChaCALLlamaForCausalLM` and so on: a class that was not asked for before is made."""
+    stock: Any = getattr(transformers, name.removeprefix(CLASS_PREFIX), None)
+    if name.startswith(CLASS_PREFIX) and hasattr(stock, "config_class"):
+        made_for(stock.config_class)
+        if name in MODELS:
+            return MODELS[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,9 @@
 """Replace the causal self-attention of chosen layers, in place, and put it back.
 
 A patched attention module differs in three attributes: `chacal_operator`, a config that names our
-attention function, and a hook for the cache (attention.py). Nothing else is touched, so
-`unpatch` restores the very model, and encoder and cross-attention cannot be reached.
+attention function, and a hook for the cache (attention.py); where γ is learned, it has one
+parameter more, `chacal_gamma.weight`. Nothing else is touched, so `unpatch` restores the very
+model, and encoder and cross-attention cannot be reached.
 """
 
 from __future__ import annotations
@@ -17,24 +18,12 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from transformers import PreTrainedModel
 
 from chacal.hf.attention import PatchedConfig, hand_over_cache
-from chacal.hf.config import CONFIGS, PREFIX, ChaCALConfig
+from chacal.hf.config import ChaCALConfig, extended, stock_of
+from chacal.hf.decoders import causal_attentions, choose_layers, count_heads
+from chacal.nn.gamma import LearnedGamma
 from chacal.operators import Operator, parse_operator, spelled_out
 
 Model = TypeVar("Model", bound=PreTrainedModel)
-
-PROTOCOLS: dict[str, str | list[int]] = {
-    "paper:lm": "all",
-    "paper:code": [1],
-    "paper:scrolls": [0],
-}
-"""Which layers the paper replaces, counted from 0: all twelve of GPT-2 for language modelling; only
-"layer 2", the second, for code; only the first decoder self-attention of BART for SCROLLS."""
-
-REASONS = {
-    "encoder": "an encoder's self-attention is bidirectional, so A is not triangular and the "
-    "resolvent no forward substitution",
-    "cross": "cross-attention is not square, and a token does not hop from one sequence to another",
-}
 
 
 def patch(
@@ -50,11 +39,18 @@ def patch(
     it: its config records the operators, and `save_pretrained` writes them. A layer may be patched
     again, and other layers with another operator.
 
+    With `gamma=learn` a patched layer has a γ per head as a parameter (`chacal_gamma.weight`). It
+    starts at 0, where exact ChaCAL is the attention that the model was trained with; with
+    `gamma=learn:0.5` at 0.5. `parameter_groups` gives an optimiser a learning rate for it,
+    `gammas` shows it. Patched again, a layer starts anew.
+
     Args:
-        model: GPT-2, BART (its decoder), Llama, Mistral, Qwen2 or Qwen3, with any head; those of
-            `models.HEADS` can be loaded again once they are saved.
-        operator: an operator or its text, such as "chacal,gamma=0.5" or "window@64".
-        layers: "all", decoder layers counted from 0, or one of `PROTOCOLS`.
+        model: a decoder, or BART and its like, whose attention is computed by transformers'
+            AttentionInterface, with any head; those of `models.HEADS` can be loaded again once
+            they are saved.
+        operator: an operator or its text, such as "chacal,gamma=learn" or "window@64".
+        layers: "all", decoder layers counted from 0, or one of `PROTOCOLS`. A layer that slides a
+            window, caps its scores or has sinks is refused.
         allow_leak: whether an operator that sees later tokens may be used.
 
     Returns:
@@ -69,7 +65,7 @@ def patch(
             f"a causal operator (rows=first), or allow_leak=True"
         )
     attentions = causal_attentions(model)
-    chosen = choose_layers(layers, len(attentions))
+    chosen = choose_layers(layers, attentions)
     whole = _whole_of(model)
     if whole is not None:
         raise ValueError(
@@ -96,6 +92,8 @@ def unpatch(model: Model) -> Model:
     if isinstance(model.config, ChaCALConfig):
         model.config.__class__ = model.config.stock
         del model.config.chacal_operators, model.config.chacal_allow_leak
+    if (stock := getattr(type(model), "chacal_stock", None)) is not None:
+        model.__class__ = stock  # loaded as a class of ours, which it no longer is
     return model
 
 
@@ -120,7 +118,7 @@ def install_from_config(model: PreTrainedModel) -> None:
     attentions = causal_attentions(model)
     given = config.chacal_operators
     texts = dict.fromkeys(attentions, given) if isinstance(given, str) else _by_layer(given)
-    choose_layers(list(texts), len(attentions))
+    choose_layers(list(texts), attentions)
     operators = {i: parse_operator(text) for i, text in texts.items()}
     leaking = [str(op) for op in operators.values() if not op.causal]
     if leaking and not config.chacal_allow_leak:
@@ -141,54 +139,6 @@ def _by_layer(texts: Any) -> dict[int, str]:
             f'{{"1": "chacal"}}, or one text for all layers'
         )
     return {int(layer): text for layer, text in texts.items()}
-
-
-def causal_attentions(model: PreTrainedModel) -> dict[int, Any]:
-    """The causal self-attention modules of a model that can be patched, by layer."""
-    if not isinstance(model, PreTrainedModel):
-        raise ValueError(
-            f"model is {type(model).__name__}; expected a transformers model (patch it before "
-            f"torch.compile or any other wrapper)"
-        )
-    name, kind = type(model).__name__, str(model.config.model_type).removeprefix(PREFIX)
-    found = [m for m in model.modules() if getattr(m, "is_causal", False) is True]
-    # not every decoder marks its attention as causal; what generates has one all the same
-    untried = kind not in CONFIGS and (found or model.can_generate())
-    if not untried and (not found or getattr(model.config, "is_causal", True) is False):
-        raise ValueError(
-            f"{name} has no causal self-attention, and a resolvent needs a triangular A; expected "
-            f"a decoder, such as GPT-2, Llama or BART"
-        )
-    if untried:
-        raise ValueError(
-            f"{name} is of an architecture ({kind!r}) that has not been tried; expected one of "
-            f"{', '.join(CONFIGS)}"
-        )
-    return {m.layer_idx: m for m in found}
-
-
-def choose_layers(layers: Any, count: int) -> list[int]:
-    """Layers as a list of indices, checked against how many there are."""
-    layers = PROTOCOLS.get(layers, layers) if isinstance(layers, str) else layers
-    if isinstance(layers, str):
-        if layers == "all":
-            return list(range(count))
-        for part, reason in REASONS.items():
-            if part in layers:
-                raise ValueError(
-                    f"layers is {layers!r}; expected decoder self-attention only: {reason}"
-                )
-        raise ValueError(
-            f"layers is {layers!r}; expected 'all', a list of layers such as [1], or one of "
-            f"{', '.join(map(repr, PROTOCOLS))}"
-        )
-    chosen = list(layers) if isinstance(layers, (Sequence, range, set)) else [layers]
-    if not chosen:
-        raise ValueError("layers is empty; expected 'all' or at least one layer")
-    for i in chosen:
-        if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < count:
-            raise ValueError(f"layer {i!r} does not exist; expected layers from 0 to {count - 1}")
-    return sorted(set(chosen))
 
 
 _WHOLES: weakref.WeakKeyDictionary[Module, weakref.WeakSet[Module]] = weakref.WeakKeyDictionary()
@@ -220,7 +170,7 @@ def _own_config(model: PreTrainedModel) -> Any:
     old = model.config
     new = copy.deepcopy(old)
     if not isinstance(new, ChaCALConfig):
-        new.__class__ = CONFIGS[new.model_type]
+        new.__class__ = extended(stock_of(new.model_type))
         new.chacal_operators, new.chacal_allow_leak = None, False
     for module in model.modules():
         config = module.__dict__.get("config")
@@ -236,11 +186,23 @@ def _install(attention: Any, operator: Operator, config: Any) -> None:
         attention.chacal_hook = attention.register_forward_pre_hook(
             hand_over_cache, with_kwargs=True
         )
+    _forget_gamma(attention)
+    if operator.learn is not None:
+        device = next(attention.parameters()).device
+        attention.chacal_gamma = LearnedGamma(
+            count_heads(attention), operator.learn.start, device=device
+        )
     attention.chacal_operator = operator
     attention.config = PatchedConfig(config)
 
 
 def _remove(attention: Any, config: Any) -> None:
     attention.chacal_hook.remove()
+    _forget_gamma(attention)
     del attention.chacal_hook, attention.chacal_operator
     attention.config = config
+
+
+def _forget_gamma(attention: Any) -> None:
+    if hasattr(attention, "chacal_gamma"):
+        del attention.chacal_gamma

@@ -388,3 +388,55 @@ def test_bad_input_is_named():
     operator = chacal.parse_operator("chacal")
     whole = [torch.cat([x, x], -2) for x in (q, k, v)]
     assert far(decoder.extend(q, k, v), operator(*whole)[..., 4:, :]) < EXACT
+
+
+# Keys that several heads have in common
+
+
+@decodable
+def test_shared_keys_are_kept_once_and_change_nothing(text):
+    operator = chacal.parse_operator(text)
+    q, k, v = draw_qkv(2, 6, n=60, d_v=2)
+    k = k[:, ::3].repeat_interleave(3, 1)  # two heads of keys, six of queries
+    Y = operator(q, k, v)
+    apart, shared = operator.decoder(), operator.decoder()
+    shared.share_keys(3)
+    for calls in (split(60, 1), split(60, 2)):
+        for decoder in (apart, shared):
+            decoder.crop(0)
+            assert far(extend(decoder, (q, k, v), calls), Y) < EXACT
+    names = ("k", "mean_k", "summary")
+    state, keys = apart._states[0], 0
+    for name in names:
+        if hasattr(state, name):
+            keys += sum(x.numel() * x.element_size() for x in getattr(state, name).tensors())
+    assert keys
+    assert shared.nbytes == apart.nbytes - keys + keys // 3
+
+
+@decodable
+def test_shared_keys_follow_selecting_cropping_and_padding(text):
+    operator = chacal.parse_operator(text)
+    q, k, v = draw_qkv(3, 4, n=20)
+    k = k[:, ::2].repeat_interleave(2, 1)
+    mask = torch.ones(3, 20, dtype=torch.bool)
+    mask[1, 9:12] = False
+    Y = operator(q, k, v, mask=mask)
+    decoder = operator.decoder()
+    decoder.share_keys(2)
+    decoder.extend(q[:, :, :8], k[:, :, :8], v[:, :, :8])
+    index = [2, 1, 1]
+    decoder.reorder(index)
+    x = [y[index] for y in (q, k, v)]
+    decoder.extend(*(y[:, :, 8:15] for y in x), mask[index][:, 8:15])
+    decoder.crop(12)
+    decoder.reorder([1, 0])
+    x = [y[[1, 2], :, 12:] for y in (q, k, v)]
+    assert far(decoder.extend(*x), Y[[1, 2], :, 12:]) < EXACT
+
+
+def test_keys_cannot_be_shared_once_some_are_kept():
+    decoder = chacal.parse_operator("chacal").decoder()
+    decoder.extend(*draw_qkv(1, 2, n=3))
+    with pytest.raises(ValueError, match="keys of 3 tokens are kept; expected an empty decoder"):
+        decoder.share_keys(2)

@@ -26,7 +26,8 @@ from chacal.hf import (
     patch,
     unpatch,
 )
-from chacal.hf.models import HEADS, MODELS
+from chacal.hf.config import extended
+from chacal.hf.models import HEADS, MODELS, made_for
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -68,18 +69,6 @@ def test_the_stock_class_does_not_load_it_as_dense(kind, tmp_path):
     patch(tiny(kind), "chacal", layers=[2]).save_pretrained(tmp_path)
     with pytest.raises(Exception, match=r"layer_types.*chacal"):
         KINDS[kind][0].from_pretrained(tmp_path)
-
-
-def test_without_chacal_nothing_loads_it(tmp_path):
-    patch(tiny("gpt2"), "chacal").save_pretrained(tmp_path)
-    code = (
-        "import sys, transformers\n"
-        "try: transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])\n"
-        "except Exception as error: print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True,
-                          text=True, check=True)  # fmt: skip
-    assert "`chacal_gpt2`" in done.stdout
 
 
 @kinds
@@ -148,11 +137,27 @@ def test_other_heads_come_back_too(kind, tmp_path):
         assert torch.equal(loaded(**inputs)[0], model(**inputs)[0])
 
 
-def test_every_class_is_pickled_by_its_name():
-    assert len(MODELS) == 30
-    for name, made in MODELS.items():
-        assert pickle.loads(pickle.dumps(made)) is made
-        assert made.__name__ == name
+@kinds
+def test_every_class_is_pickled_by_its_name(kind):
+    config = extended(KINDS[kind][1])
+    made = [config, *made_for(KINDS[kind][1]).values()]
+    assert len(made) == 6
+    for cls in made:
+        assert pickle.loads(pickle.dumps(cls)) is cls
+        assert cls is config or MODELS[cls.__name__] is cls
+
+
+def test_a_class_is_made_when_it_is_asked_for():
+    # in a process that has not met the architecture, as after unpickling
+    code = (
+        "import chacal.hf.config, chacal.hf.models as models\n"
+        "assert not [name for name in models.MODELS if 'Olmo2' in name]\n"
+        "print(models.ChaCALOlmo2ForCausalLM.config_class is chacal.hf.config.ChaCALOlmo2Config)\n"
+        "for name in ('ChaCALNoSuchThing', 'Olmo2Config'):\n"
+        "    assert not hasattr(models, name) and not hasattr(chacal.hf.config, name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
 
 
 def test_a_classifier_of_a_language_model_keeps_its_operators(tmp_path):

@@ -8,7 +8,7 @@ from tiny import CAUSAL_LM, EXACT, KINDS, OPERATORS, draw_tokens, far, inputs_of
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
 from chacal.hf import operators_of, patch
-from chacal.hf.patch import causal_attentions
+from chacal.hf.decoders import causal_attentions
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 operators = pytest.mark.parametrize("text", OPERATORS)
