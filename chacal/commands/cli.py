@@ -223,6 +223,36 @@ def demo(out: Path, seed: int) -> None:
     show_demo(out, seed)
 
 
+def _ruler_command() -> click.Command:
+    cls = TASKS["variables-ruler"]
+    hidden = ("min_hops", "curriculum_steps", "valid_file", "test_file")
+
+    def call(file: Path, examples: int, seed: int, split: str, **values: Any) -> None:
+        from chacal.tasks import Ruler
+
+        task = Ruler(min_hops=0, **values)
+        task.write(str(file), split, seed, examples)
+        click.echo(f"{examples} questions of {task.describe()} written to {file}")
+
+    command = click.Command(
+        "ruler", callback=call,
+        help="Write variable tracking in RULER's format to FILE, one JSON object per line.",
+    )  # fmt: skip
+    command.params += [
+        click.Argument(["file"], type=click.Path(path_type=Path)),
+        click.Option(["--examples"], type=click.IntRange(1), default=500, show_default=True,
+                     help="How many."),
+        click.Option(["--seed"], default=0, show_default=True, help="Of the texts."),
+        click.Option(["--split"], type=click.Choice(["train", "valid", "test"]), default="test",
+                     show_default=True, help="Splits never share a text."),
+        *options_of(cls, skip=hidden),
+    ]  # fmt: skip
+    return command
+
+
+cli.add_command(_ruler_command())
+
+
 @cli.command("reproduce")
 @click.argument("table", required=False)
 @click.option("--scale", type=click.Choice(["smoke", "cpu", "paper"]), default="cpu",

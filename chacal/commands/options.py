@@ -102,7 +102,7 @@ def choose_operators(
     """The operator of each layer from --operators, or from --operator and --layers."""
     if told is not None and not (told.isdigit() and int(told) > 0):
         raise ValueError(
-            f"layers is {told!r}; expected how many, or with --pretrained which, as in 10+14"
+            f"--layers is {told!r}; expected how many, or with --pretrained which, as in 10+14"
         )
     layers = None if told is None else int(told)
     if operator is not None and operators is not None:

@@ -11,6 +11,7 @@ from chacal.tasks.labelled import Labelled
 from chacal.tasks.language import Language
 from chacal.tasks.noise import Noise
 from chacal.tasks.phrases import Phrases
+from chacal.tasks.ruler import Ruler
 from chacal.tasks.scrolls import Scrolls
 from chacal.tasks.stories import (
     OBJECTS,
@@ -26,7 +27,7 @@ TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (
         Chains, Properties, Boxes, PaddedBoxes, BoxesText, BoxesFiles, Noise, Code, Labelled,
-        Language, Scrolls, Variables,
+        Language, Scrolls, Variables, Ruler,
     )
 }  # fmt: skip
 """Every task by its name."""
@@ -49,6 +50,7 @@ __all__ = [
     "PaddedBoxes",
     "Phrases",
     "Properties",
+    "Ruler",
     "Scrolls",
     "Sentence",
     "Task",

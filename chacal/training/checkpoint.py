@@ -18,7 +18,7 @@ from torch import Tensor
 from chacal.training.runs import write_atomic
 
 MARK = "chacal-checkpoint-1"
-GAMMAS = (".gamma_logit", ".learned_gamma.weight")
+GAMMAS = (".gamma_logit", ".learned_gamma.weight", ".chacal_gamma.weight")
 """How the names of learned γ end."""
 
 

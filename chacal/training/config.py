@@ -221,7 +221,7 @@ def defaults(task: str) -> tuple[ModelConfig, TrainConfig]:
         return ModelConfig(operators=("dense", "chacal", "dense", "dense")), TrainConfig(
             steps=1000, batch_size=16, warmup=50, schedule="linear"
         )
-    if task == "variables":
+    if task in ("variables", "variables-ruler"):
         return ModelConfig(operators=("dense", "chacal")), TrainConfig(
             steps=2400, batch_size=32, warmup=50, schedule="linear", decay=0.3
         )

@@ -168,6 +168,37 @@ def test_adapters_learn_and_the_model_stays(given, tmp_path):
     assert far(after(tokens), load_run(plain)[0](tokens)) > 1e-6
 
 
+def test_gamma_alone_learns_at_its_own_rate(given, tmp_path):
+    learn = ["--operator", "chacal,gamma=learn:0.5", "--layers", "0+2"]
+    how = ["--freeze", "all", "--weight-decay", "0.5", "--gamma-lr", "0.02", "--steps", "1"]
+    train("variables", *learn, *how, "--out", tmp_path / "run", given=given)
+    names = {f"model.layers.{i}.self_attn.chacal_gamma.weight" for i in (0, 2)}
+    assert learned(tmp_path / "run") == names
+    assert (tmp_path / "run" / "last.safetensors").stat().st_size < 10_000
+    for gamma in weights(tmp_path / "run").values():
+        # a first step of AdamW is the rate itself, and decay would add a hundredth of it
+        torch.testing.assert_close((gamma - 0.5).abs(), torch.full((4,), 0.02), atol=1e-5, rtol=0)
+    tokens = torch.arange(32)[None]
+    model, _ = load_run(tmp_path / "run")
+    dense, _ = load_run(tmp_path / "run", operators=("dense",))
+    assert far(dense(tokens), tiny_as_given(given)(tokens).logits) < 1e-5
+    assert far(model(tokens), dense(tokens)) > 1e-2
+
+
+def test_gamma_and_all_else_learn_together(given, tmp_path):
+    learn = ["--operator", "chacal,gamma=learn", "--layers", "1", "--lr", "1e-4"]
+    train("variables", *learn, "--steps", "1", "--out", tmp_path / "run", given=given)
+    before, after = tiny_as_given(given), weights(tmp_path / "run")
+    name = "model.layers.1.self_attn.{}.weight"
+    gamma = after[f"model.model.{name.format('chacal_gamma')}"]
+    # a head wants hops, and has made its first step, or it rests at 0
+    assert bool(((gamma == 0) | ((gamma - 0.01).abs() < 1e-5)).all())
+    assert bool((gamma > 0).any())
+    was = before.get_parameter(name.format("q_proj")).detach()
+    moved = (after[f"model.model.{name.format('q_proj')}"] - was).abs()
+    assert 0 < moved.max().item() < 1.1e-4
+
+
 def test_scores_of_chosen_places_are_those_of_all(given, tmp_path):
     train("variables", *OURS, "--steps", "0", "--out", tmp_path / "run", given=given)
     model, _ = load_run(tmp_path / "run")
