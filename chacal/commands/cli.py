@@ -14,10 +14,11 @@ import click
 
 from chacal._echo import one_line, shown
 from chacal._version import __version__
-from chacal.commands.options import choose_operators, collect, options_of, refuse_options
+from chacal.commands.options import Examples, options_of
+from chacal.commands.train import is_text
 from chacal.tasks import TASKS
-from chacal.training.config import ModelConfig, RunConfig, TrainConfig, defaults
-from chacal.training.transformers_model import MOST_LAYERS
+from chacal.training.config import ModelConfig, TrainConfig, defaults
+from chacal.training.transformers_model import TransformersConfig
 
 OPERATOR_HELP = (
     "dense, local, bigbird, chacal, block/DIVISOR, block@SIZE, window@SIZE, pooled[@SIZE], "
@@ -55,22 +56,12 @@ def _train_command(name: str) -> click.Command:
 
     def call(**values: Any) -> None:
         from chacal.commands.console import print_result
+        from chacal.commands.train import run_config
         from chacal.training.loop import train as train_run
         from chacal.training.runs import default_folder
 
         out, resume, force = (values.pop(k) for k in ("out", "resume", "force"))
-        operator, layers = values.pop("operator"), values.pop("layers")
-        data = values.pop("data", None) if name == "boxes" else None
-        if data:
-            refuse_options(cls, "they describe generated stories, and --data reads its own")
-        kind = TASKS["boxes-files"] if data else cls
-        task: Any = collect(kind, {**values, "data": data} if data else values)
-        values["operators"] = choose_operators(
-            values["operators"], operator, layers, model.operators
-        )
-        config = RunConfig(
-            task=task, model=collect(ModelConfig, values), train=collect(TrainConfig, values)
-        )
+        config = run_config(name, values)
         out = out or default_folder(config)
         result = train_run(config, out, resume=resume, force=force)
         if result:
@@ -80,8 +71,8 @@ def _train_command(name: str) -> click.Command:
     command.params += [
         click.Option(["--operator"], help=f"Operator of every layer: {OPERATOR_HELP}."),
         click.Option(
-            ["--layers"], type=click.IntRange(1, MOST_LAYERS),
-            help="How many layers --operator fills.",
+            ["--layers"], help="How many layers --operator fills; with --pretrained, which, from "
+            "0, as in 10+14 [all].",
         ),
         click.Option(
             ["--operators"], show_default=",".join(model.operators),
@@ -96,8 +87,10 @@ def _train_command(name: str) -> click.Command:
             click.Option(["--data"], help="Folder of Kim and Schuster's files to train on instead.")
         )
     command.params += options_of(cls)
+    if is_text(name):
+        command.params += options_of(TransformersConfig, only=("pretrained", "lora", "freeze"))
     command.params += options_of(ModelConfig, model, skip=("operators",))
-    command.params += options_of(TrainConfig, settings)
+    command.params += options_of(TrainConfig, settings, skip=("sampled",))
     return command
 
 
@@ -166,7 +159,8 @@ def bench_decode(operators: tuple[str, ...], **options: Any) -> None:
 @click.option("--split", type=click.Choice(["train", "valid", "test"]), default="test",
               show_default=True, help="Which examples.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="Of the examples.")
-@click.option("--examples", default=2048, show_default=True, help="How many (generated tasks).")
+@click.option("--examples", type=Examples(), default=2048, show_default=True,
+              help="How many; of a stored split a fixed sample, or all.")  # fmt: skip
 @click.option("--batch-size", default=64, show_default=True, help="Sequences at once.")
 @click.option("--operator", help=f"Swap this operator into the last layer: {OPERATOR_HELP}.")
 @click.option("--operators", help="Swap in an operator for each layer.")
@@ -231,6 +225,36 @@ def demo(out: Path, seed: int) -> None:
     from chacal.commands.demo import show_demo
 
     show_demo(out, seed)
+
+
+def _ruler_command() -> click.Command:
+    cls = TASKS["variables-ruler"]
+    hidden = ("min_hops", "curriculum_steps", "valid_file", "test_file")
+
+    def call(file: Path, examples: int, seed: int, split: str, **values: Any) -> None:
+        from chacal.tasks import Ruler
+
+        task = Ruler(min_hops=0, **values)
+        task.write(str(file), split, seed, examples)
+        click.echo(f"{examples} questions of {task.describe()} written to {file}")
+
+    command = click.Command(
+        "ruler", callback=call,
+        help="Write variable tracking in RULER's format to FILE, one JSON object per line.",
+    )  # fmt: skip
+    command.params += [
+        click.Argument(["file"], type=click.Path(path_type=Path)),
+        click.Option(["--examples"], type=click.IntRange(1), default=500, show_default=True,
+                     help="How many."),
+        click.Option(["--seed"], default=0, show_default=True, help="Of the texts."),
+        click.Option(["--split"], type=click.Choice(["train", "valid", "test"]), default="test",
+                     show_default=True, help="Splits never share a text."),
+        *options_of(cls, skip=hidden),
+    ]  # fmt: skip
+    return command
+
+
+cli.add_command(_ruler_command())
 
 
 @cli.command("reproduce")

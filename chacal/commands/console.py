@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,18 +28,39 @@ def write_json(path: Path, data: Any) -> None:
         raise ValueError(f"cannot write {path}: {error.strerror}") from None
 
 
+def command(*arguments: str) -> str:
+    """This command with other arguments, as it can be pasted into the shell that called it.
+
+    A virtual environment that is not active has it where no shell looks.
+    """
+    found = shutil.which("chacal")
+    here = Path(sys.executable).with_name("chacal")
+    if found is not None and Path(found).resolve() == here.resolve():
+        name = "chacal"
+    elif here.is_file():
+        inside = here.is_relative_to(Path.cwd())
+        name = shlex.quote(str(here.relative_to(Path.cwd()) if inside else here))
+    else:
+        name = f"{shlex.quote(sys.executable)} -m chacal"
+    return " ".join((name, *map(shlex.quote, arguments)))
+
+
 def print_result(result: dict[str, Any], folder: Path) -> None:
     """The end of a run: its test figures and where they are."""
     out = console()
     split = "valid" if result["test"] is None else "test"
-    out.print(f"{' + '.join(result['operators'])} on {result['task']}: {split}")
+    # a run of an earlier version does not say how many
+    count = result.get("examples", {}).get(split)
+    counted = f"{count:,} {split} examples" if count else split
+    out.print(f"{' + '.join(result['operators'])} on {result['task']}: {counted}")
     out.print(metric_table(result[split]))
     out.print(
         f"{result['steps']} steps in {result['seconds']:.0f} s ({result['parameters']:,} "
         f"parameters; stopped by {result['stopped']}), best weights of step {result['best_step']}"
         + ("" if result["causal"] else "; NOT CAUSAL: an operator sees later tokens")
     )
-    out.print(f"written to {folder}; evaluate with: chacal eval {folder}")
+    out.print(f"written to {folder}; evaluate with:")
+    out.print(f"  {command('eval', str(folder))}", soft_wrap=True)
 
 
 def print_metrics(result: dict[str, Any]) -> None:
@@ -45,7 +69,8 @@ def print_metrics(result: dict[str, Any]) -> None:
     out.print(f"{' + '.join(result['operators'])} on {result['task']}")
     out.print(metric_table(result["metrics"]))
     out.print(
-        f"{result['split']} split, seed {result['seed']}, {result['seconds']:.1f} s"
+        f"{result['examples']:,} examples of the {result['split']} split, seed {result['seed']}, "
+        f"{result['seconds']:.1f} s"
         + ("" if result["causal"] else "; NOT CAUSAL: an operator sees later tokens")
     )
 
@@ -60,7 +85,7 @@ def metric_table(metrics: dict[str, float]) -> Table:
 
 def figure(name: str, value: float) -> str:
     """A metric as people read it."""
-    if name.startswith(("accuracy", "exact_match", "box_accuracy")):
+    if name.startswith(("accuracy", "exact_match", "box_accuracy", "recall", "unknown_words")):
         return f"{100 * value:.2f} %"
     return f"{value:.4f}"
 

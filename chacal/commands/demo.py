@@ -8,12 +8,13 @@ from typing import Any
 from rich.table import Table
 
 from chacal._extras import install
-from chacal.commands.console import console, plain_table
+from chacal.commands.console import command, console, plain_table
 from chacal.experiments.demo import OPERATORS, STEPS, run_demo
 from chacal.tasks import Chains
 from chacal.training.display import clock
 
 SHOWN = (0, 1, 2, 4, 8, 15)
+STORY = "The camera is in Box F. Move the contents of Box F to Box B."
 
 
 def show_demo(out: Path, seed: int) -> None:
@@ -26,13 +27,15 @@ def show_demo(out: Path, seed: int) -> None:
     screen.print(
         f"The picture: {demo.picture}" if demo.picture else f"For a picture, {install('plot')}."
     )
-    screen.print(
-        "\nWhat to try next:\n"
-        '  chacal track "The camera is in Box F. Move the contents of Box F to Box B."\n'
-        f"  chacal inspect {out / 'chacal'}          what its attention looks like\n"
-        "  chacal train boxes --help              a task in English\n"
-        "  chacal bench ops                       what an operator costs"
-    )
+    screen.print("\nWhat to try next:")
+    for meaning, arguments in (
+        ("a story for a model that is trained already", ("track", STORY)),
+        ("what attention looks like", ("inspect", str(out / "chacal"))),
+        ("a task in English", ("train", "boxes", "--help")),
+        ("what an operator costs", ("bench", "ops")),
+    ):
+        # a line that the terminal broke could not be pasted
+        screen.print(f"  # {meaning}\n  {command(*arguments)}", soft_wrap=True)
 
 
 def _table(results: dict[str, dict[str, Any]]) -> Table:

@@ -29,12 +29,26 @@ class NoneOr(click.ParamType):
         return self.inner.convert(value, param, ctx)
 
 
-def options_of(cls: type, values: Any = None, skip: tuple[str, ...] = ()) -> list[click.Parameter]:
+class Examples(click.ParamType):
+    """A number of examples, or "all", which is 0."""
+
+    name = "integer|all"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        """The number."""
+        if str(value).lower() == "all":
+            return 0
+        return int(click.IntRange(0).convert(value, param, ctx))
+
+
+def options_of(
+    cls: type, values: Any = None, skip: tuple[str, ...] = (), only: tuple[str, ...] = ()
+) -> list[click.Parameter]:
     """An option per field of a dataclass; defaults from `values`, or from the class."""
     hints = typing.get_type_hints(cls)
     made: list[click.Parameter] = []
     for field in dataclasses.fields(cls):
-        if field.name in skip:
+        if field.name in skip or (only and field.name not in only):
             continue
         default = field.default if values is None else getattr(values, field.name)
         flag = field.name.replace("_", "-")
@@ -50,7 +64,8 @@ def options_of(cls: type, values: Any = None, skip: tuple[str, ...] = ()) -> lis
         else:
             made.append(
                 click.Option(
-                    [f"--{flag}"], type=_kind(hints[field.name]), default=default, help=text,
+                    [f"--{flag}"], default=default, help=text,
+                    type=Examples() if flag.endswith("-examples") else _kind(hints[field.name]),
                     show_default=shown,
                 )
             )  # fmt: skip
@@ -64,22 +79,32 @@ def collect(cls: type[T], values: dict[str, Any]) -> T:
     return cls(**own)
 
 
-def refuse_options(cls: type, reason: str) -> None:
-    """Raise if an option of a dataclass was given on the command line."""
+def given_options(cls: type) -> list[str]:
+    """The fields of a dataclass that were given on the command line."""
     context = click.get_current_context()
-    given = [
-        f"--{field.name.replace('_', '-')}"
+    return [
+        field.name
         for field in dataclasses.fields(cls)
         if context.get_parameter_source(field.name) is ParameterSource.COMMANDLINE
     ]
+
+
+def refuse_options(cls: type, reason: str) -> None:
+    """Raise if an option of a dataclass was given on the command line."""
+    given = [f"--{name.replace('_', '-')}" for name in given_options(cls)]
     if given:
         raise ValueError(f"{', '.join(given)} cannot be given here: {reason}")
 
 
 def choose_operators(
-    operators: str | None, operator: str | None, layers: int | None, default: tuple[str, ...]
+    operators: str | None, operator: str | None, told: str | None, default: tuple[str, ...]
 ) -> tuple[str, ...]:
     """The operator of each layer from --operators, or from --operator and --layers."""
+    if told is not None and not (told.isdigit() and int(told) > 0):
+        raise ValueError(
+            f"--layers is {told!r}; expected how many, or with --pretrained which, as in 10+14"
+        )
+    layers = None if told is None else int(told)
     if operator is not None and operators is not None:
         raise ValueError("operator and operators are both given; expected one of them")
     if operator is not None:

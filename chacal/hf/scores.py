@@ -7,7 +7,10 @@ last one. An encoder-decoder is given both its sequences in one row, the input b
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +25,12 @@ from transformers import (
     GenerationConfig,
     GPT2Config,
 )
+from transformers.utils import logging
 
 from chacal.hf.cache import can_decode
 from chacal.hf.config import ChaCALConfig
 from chacal.hf.patch import operators_of, patch
+from chacal.hf.tuning import add_lora, freeze
 from chacal.operators import Dense, Operator
 
 FRESH = ("gpt2", "bart")
@@ -57,14 +62,20 @@ class Scores(nn.Module):
                 **{name: getattr(model.generation_config, name) for name in SPECIAL_TOKENS}
             )
         self.head = None if classes is None else nn.Linear(model.config.hidden_size, classes)
+        # of 50,000 tokens' scores at every place, few are asked for
+        asked = inspect.signature(model.forward).parameters
+        self.selects = self.head is None and not inputs and "logits_to_keep" in asked
 
     @property
     def operators(self) -> tuple[Operator, ...]:
         """The operators of the patched layers; ordinary attention where there are none."""
         return tuple(dict.fromkeys(operators_of(self.model).values())) or (Dense(),)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, n) tokens -> (batch, n, classes), or for an encoder-decoder its output part."""
+    def forward(self, tokens: Tensor, places: Tensor | None = None) -> Tensor:
+        """(batch, n) tokens -> (batch, n, classes), or for an encoder-decoder its output part.
+
+        Of a model that `selects`, `places` (m,) asks for those positions only: (batch, m, classes).
+        """
         if self.inputs:
             given = tokens[:, : self.inputs]
             outputs = self.model(
@@ -74,7 +85,8 @@ class Scores(nn.Module):
                 use_cache=False,
             )
         else:
-            outputs = self.model(input_ids=tokens, use_cache=False)
+            only = {} if places is None else {"logits_to_keep": places}
+            outputs = self.model(input_ids=tokens, use_cache=False, **only)
         if self.head is None:
             return outputs.logits
         return self.head(outputs.last_hidden_state)
@@ -107,6 +119,8 @@ def build_scores(
     length: int,
     inputs: int = 0,
     weights: bool = True,
+    lora: int = 0,
+    frozen: str | None = None,
 ) -> Scores:
     """A model for a task, patched.
 
@@ -121,6 +135,8 @@ def build_scores(
         length: the task's longest sequence.
         inputs: tokens of the encoder, for an encoder-decoder.
         weights: whether pretrained weights are read, or others follow at once.
+        lora: rank of adapters that learn in place of the model's weights; 0 for none.
+        frozen: what of the model does not learn (`tuning.freeze`).
     """
     source = _source(pretrained) if pretrained is not None else None
     config = (
@@ -159,6 +175,10 @@ def build_scores(
     if operator != "dense":
         # whether it leaks is said of every run by its result
         patch(model, operator, chosen_layers(layers), allow_leak=True)
+    if lora:
+        add_lora(model, lora)
+    if frozen is not None:
+        freeze(model, frozen)
     return Scores(model, classes=classes, inputs=inputs)
 
 
@@ -230,6 +250,20 @@ def _format(source: dict[str, Any]) -> dict[str, Any]:
     return {"use_safetensors": True}
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without bars over bars, and without a report of a head that another task does not need."""
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
 def _ask(pretrained: str | None, auto: Any, source: dict[str, Any], **more: Any) -> Any:
     """`auto.from_pretrained`, with a failure in one line."""
     if "gguf_file" in source:
@@ -241,7 +275,8 @@ def _ask(pretrained: str | None, auto: Any, source: dict[str, Any], **more: Any)
             ) from None
     try:
         # not to be asked for either: a folder's own code is never run
-        return auto.from_pretrained(**source, **more, trust_remote_code=False)
+        with _quiet():
+            return auto.from_pretrained(**source, **more, trust_remote_code=False)
     except Exception as error:  # a damaged file raises what its reader has
         why = (str(error).strip().splitlines() or ["no answer"])[0][:200]
         raise ValueError(

@@ -4,12 +4,14 @@ from chacal.tasks.base import IGNORE, SPLITS, Batch, Task, Totals, option
 from chacal.tasks.borders import CountedBoxes, PaddedBoxes
 from chacal.tasks.boxes import Boxes
 from chacal.tasks.boxes_files import BoxesFiles
+from chacal.tasks.boxes_text import BoxesText
 from chacal.tasks.chains import Chains, Properties
 from chacal.tasks.code import Code
 from chacal.tasks.labelled import Labelled
 from chacal.tasks.language import Language
 from chacal.tasks.noise import Noise
 from chacal.tasks.phrases import Phrases
+from chacal.tasks.ruler import Ruler
 from chacal.tasks.scrolls import Scrolls
 from chacal.tasks.stories import (
     OBJECTS,
@@ -19,12 +21,13 @@ from chacal.tasks.stories import (
     parse_story,
     simulate,
 )
+from chacal.tasks.variables import Variables
 
 TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (
-        Chains, Properties, Boxes, PaddedBoxes, BoxesFiles, Noise, Code, Labelled, Language,
-        Scrolls,
+        Chains, Properties, Boxes, PaddedBoxes, BoxesText, BoxesFiles, Noise, Code, Labelled,
+        Language, Scrolls, Variables, Ruler,
     )
 }  # fmt: skip
 """Every task by its name."""
@@ -37,6 +40,7 @@ __all__ = [
     "Batch",
     "Boxes",
     "BoxesFiles",
+    "BoxesText",
     "Chains",
     "Code",
     "CountedBoxes",
@@ -46,10 +50,12 @@ __all__ = [
     "PaddedBoxes",
     "Phrases",
     "Properties",
+    "Ruler",
     "Scrolls",
     "Sentence",
     "Task",
     "Totals",
+    "Variables",
     "needed_positions",
     "option",
     "parse_answer",

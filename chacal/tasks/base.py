@@ -55,7 +55,7 @@ class Task(ABC):
     metric: ClassVar[str]
     maximise: ClassVar[bool]
     generates: ClassVar[bool] = False
-    """Whether a row's answer is one run of tokens, each asked at the token before it. The true ones
+    """Whether a row's answers are runs of tokens, each asked at the token before it. The true ones
     then stand among the inputs, where an operator that sees later tokens reads them off."""
     free_running: ClassVar[bool] = False
     """Whether every model is judged by the answer that it generates. Where all of an answer must be
@@ -123,6 +123,14 @@ class Task(ABC):
     @abstractmethod
     def batches(self, split: str, size: int) -> int | None:
         """Batches in one pass over a split; None when examples are generated without end."""
+
+    def stored(self, split: str) -> int | None:
+        """How many examples a split has; None where they are drawn or generated without end."""
+        return None
+
+    def pick(self, split: str, chosen: np.ndarray) -> Batch:
+        """The batch of these examples of a split that has a number of them."""
+        raise ValueError(f"{self.name} has no stored {split} examples to choose from")
 
     @abstractmethod
     def count(self, predictions: np.ndarray, losses: np.ndarray, batch: Batch) -> Totals:

@@ -11,8 +11,8 @@ A folder holds {train,dev,test}-t5.jsonl, one example per line:
 
 The files for zero-shot use, which mask only what follows "contains" and say "nothing" for an empty
 box, are read as well. Text is cut into words, and the grammar's fixed phrases into one token each;
-the vocabulary is what the train file holds. The loss counts the masked content and the period that
-ends it.
+the vocabulary is what the train file holds. With `tokenizer`, the same text goes to a pretrained
+model. The loss counts the masked content and the period that ends it.
 """
 
 import os
@@ -24,16 +24,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from chacal._echo import shown
-from chacal.tasks.base import (
-    IGNORE,
-    Batch,
-    Task,
-    Totals,
-    check_split,
-    option,
-)
+from chacal._plain import added
+from chacal.tasks.base import IGNORE, Batch, Totals, check_split, option
 from chacal.tasks.phrases import PAD
-from chacal.tasks.stored import choose, passes, read_jsonl
+from chacal.tasks.stored import StoredTask, read_jsonl
+from chacal.tasks.tokenizers import load_tokenizer
 
 MASK = "<extra_id_0>"
 FILES = {"train": "train-t5.jsonl", "valid": "dev-t5.jsonl", "test": "test-t5.jsonl"}
@@ -53,6 +48,14 @@ def items(content: str) -> frozenset[str]:
         return frozenset()
     parts = re.split(r",? and |, ", told.removeprefix("contains").strip())
     return frozenset(told.strip().removeprefix("the ") for told in parts)
+
+
+class Row(NamedTuple):
+    """An example's tokens, and whether the train file has all of its words."""
+
+    prompt: list[int]
+    content: list[int]
+    known: bool
 
 
 class Example(NamedTuple):
@@ -94,10 +97,13 @@ def _cut(text: str) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoxesFiles(Task):
+class BoxesFiles(StoredTask):
     """Kim and Schuster's Boxes: what one box holds after a story, read from their files."""
 
     data: str = option("", "folder with train-t5.jsonl, dev-t5.jsonl and test-t5.jsonl")
+    tokenizer: str | None = added(
+        None, help="file, folder or hub name of a tokenizer; default: words and fixed phrases"
+    )
 
     name: ClassVar[str] = "boxes-files"
     metric: ClassVar[str] = "exact_match"
@@ -127,31 +133,42 @@ class BoxesFiles(Task):
         return self._files[split]
 
     @cached_property
-    def _rows(self) -> dict[str, list[tuple[list[int], list[int]]]]:
+    def _rows(self) -> dict[str, list[Row]]:
         return {}
 
-    def rows(self, split: str) -> list[tuple[list[int], list[int]]]:
-        """Token ids of every example of a split: the prompt's, and the content's with its period.
-
-        Raises:
-            ValueError: naming file, line and word where a word is not in the train file.
-        """
+    def rows(self, split: str) -> list[Row]:
+        """Every example of a split as tokens."""
         if split not in self._rows:
-            self._rows[split] = [
-                (self._encode(e, e.prompt), self._encode(e, e.content + "."))
-                for e in self.examples(split)
-            ]
+            told = self.examples(split)
+            self._rows[split] = (
+                [self._encode(example) for example in told]
+                if self._tokenizer is None
+                else self._encode_all(told)
+            )
         return self._rows[split]
 
-    def _encode(self, example: Example, text: str) -> list[int]:
-        pieces = _cut(text)
-        for piece in pieces:
-            if piece not in self.ids:
-                raise ValueError(
-                    f"{example.where}: {shown(piece.strip())} is used as it never is in "
-                    f"{FILES['train']}"
-                )
-        return [self.ids[piece] for piece in pieces]
+    def _encode(self, example: Example) -> Row:
+        """In phrases; one that the train file lacks is padding, and the example then lost."""
+        prompt, content = (
+            [self.ids.get(piece, 0) for piece in _cut(text)]
+            for text in (example.prompt, f"{example.content}.")
+        )
+        return Row(prompt, content, known=0 not in (*prompt, *content))
+
+    def _encode_all(self, told: list[Example]) -> list[Row]:
+        """Through the tokenizer, to which no word is new."""
+        texts = [f"{e.prompt} {e.content}." for e in told]
+        made = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        rows = []
+        for example, text in zip(told, made, strict=True):
+            # the first token that reaches into the content
+            first = sum(end <= len(example.prompt) for _, end in text.offsets)
+            rows.append(Row(text.ids[:first], text.ids[first:], known=True))
+        return rows
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return None if self.tokenizer is None else load_tokenizer(self.tokenizer)
 
     @cached_property
     def phrases(self) -> tuple[str, ...]:
@@ -167,77 +184,97 @@ class BoxesFiles(Task):
 
     @property
     def vocab_size(self) -> int:
-        """Phrases, with the padding."""
+        """Phrases, with the padding; or the tokenizer's tokens."""
+        if self._tokenizer is not None:
+            return int(self._tokenizer.get_vocab_size())
         return len(self.phrases)
 
     @property
     def num_classes(self) -> int:
         """The next token."""
-        return len(self.phrases)
+        return self.vocab_size
 
     @cached_property
     def length(self) -> int:
         """The longest example in any of the files."""
-        return max(len(p) + len(c) - 1 for split in self.splits for p, c in self.rows(split))
+        rows = (row for split in self.splits for row in self.rows(split))
+        return max(len(row.prompt) + len(row.content) - 1 for row in rows)
 
     @property
     def splits(self) -> tuple[str, ...]:
         """Those whose file is there."""
         return tuple(split for split in FILES if os.path.isfile(self._path(split)))
 
-    def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
-        """Train: examples drawn at random by seed and step. Else: the step-th in file order."""
+    def total(self, split: str) -> int:
+        """Lines of the split's file."""
+        return len(self.examples(split))
+
+    def pick(self, split: str, chosen: np.ndarray) -> Batch:
+        """The examples of these lines; of one with words that are not known, nothing is asked."""
         rows = self.rows(split)
-        chosen = choose(self.name, split, seed, step, size, len(rows))
         picked = [rows[i] for i in chosen]
-        n = max(len(prompt) + len(content) - 1 for prompt, content in picked)
+        n = max(len(prompt) + len(content) - 1 for prompt, content, _ in picked)
         tokens = np.zeros((len(picked), n), dtype=np.int64)
         targets = np.full_like(tokens, IGNORE)
-        for i, (prompt, content) in enumerate(picked):
+        for i, (prompt, content, known) in enumerate(picked):
             end = len(prompt) + len(content) - 1
             tokens[i, :end] = (prompt + content)[:-1]
-            targets[i, len(prompt) - 1 : end] = content
+            if known:
+                targets[i, len(prompt) - 1 : end] = content
         numops = np.array([self.examples(split)[i].numops for i in chosen], dtype=np.int64)
-        return Batch(tokens, targets, {"numops": numops})
-
-    def batches(self, split: str, size: int) -> int | None:
-        """Batches in one pass over valid or test, the last one perhaps smaller; None for train."""
-        return passes(split, size, len(self.rows(split)))
+        known = np.array([row.known for row in picked])
+        return Batch(tokens, targets, {"numops": numops, "known": known})
 
     def count(self, predictions: np.ndarray, losses: np.ndarray, batch: Batch) -> Totals:
         """Loss and accuracy of the content's tokens; order-insensitive exact match, by numops.
 
         An example matches when the predicted content, up to its first period, names the same set
         of things. Predictions are the model's free-running answer (`free_running`), so that one
-        told in another order can match.
+        told in another order can match. An example with a word that the train file lacks never
+        does; `unknown_words` is their share, told where there are any.
         """
         asked = batch.targets != IGNORE
         right = asked & (predictions == batch.targets)
-        match = np.array(
-            [
-                items(self.decode(guess[at])) == items(self.decode(target[at]))
-                for guess, target, at in zip(predictions, batch.targets, asked, strict=True)
-            ]
-        )
+        known = batch.info["known"]
+        match = known & [
+            items(self.decode(guess[at])) == items(self.decode(target[at]))
+            for guess, target, at in zip(predictions, batch.targets, asked, strict=True)
+        ]
         totals = {
             "loss": (float(losses.sum()), float(asked.sum())),
             "accuracy": (float(right.sum()), float(asked.sum())),
             "exact_match": (float(match.sum()), float(len(match))),
+            "unknown_words": (float((~known).sum()), float(len(known))),
         }
         for numops in np.unique(batch.info["numops"]).tolist():
             group = match[batch.info["numops"] == numops]
             totals[f"exact_match/numops={numops}"] = (float(group.sum()), float(len(group)))
         return totals
 
+    def summarise(self, totals: Totals) -> dict[str, float]:
+        """Means; of unknown words only where there are any."""
+        means = super().summarise(totals)
+        if not totals["unknown_words"][0]:
+            del means["unknown_words"]
+        return means
+
     def decode(self, tokens: np.ndarray) -> str:
         """The text of a content's tokens, up to its first period."""
-        return "".join(self.show(tokens)).partition(".")[0].strip()
+        told = (
+            "".join(self.show(tokens))
+            if self._tokenizer is None
+            else self._tokenizer.decode(tokens.tolist())
+        )
+        return str(told.partition(".")[0].strip())
 
     def describe(self) -> str:
         """One line for a person."""
         size = len(self.examples("train"))
-        return f"boxes-files: {size} training examples, {self.vocab_size} phrases, from {self.data}"
+        unit = f"{self.vocab_size} phrases" if self.tokenizer is None else self.tokenizer
+        return f"boxes-files: {size} training examples, {unit}, from {self.data}"
 
     def show(self, tokens: np.ndarray) -> list[str]:
         """The phrases of one example."""
+        if self._tokenizer is not None:
+            return [self._tokenizer.decode([int(t)]) for t in tokens]
         return [self.phrases[i] for i in np.asarray(tokens).tolist()]

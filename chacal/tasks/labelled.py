@@ -15,16 +15,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from chacal._echo import shown
-from chacal.tasks.base import SPLITS, Batch, Task, Totals, check_int, check_split, option
+from chacal.tasks.base import SPLITS, Batch, Totals, check_int, check_split, option
 from chacal.tasks.code import count_answers, pad_and_ask
-from chacal.tasks.stored import choose, passes, read_jsonl
+from chacal.tasks.stored import StoredTask, read_jsonl
 from chacal.tasks.tokenizers import load_tokenizer
 
 Rows = list[tuple[list[int], int]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labelled(Task):
+class Labelled(StoredTask):
     """The class of a text, from JSONL files of your own."""
 
     train_file: str = option("", "JSONL file to train on: text and label on every line")
@@ -120,16 +120,16 @@ class Labelled(Task):
         """Those with a file."""
         return SPLITS if self.test_file is not None else ("train", "valid")
 
-    def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
-        """Train: texts drawn at random by seed and step. Else: the step-th in file order."""
+    def total(self, split: str) -> int:
+        """Lines of the split's file."""
+        return len(self.rows(split))
+
+    def pick(self, split: str, chosen: np.ndarray) -> Batch:
+        """The texts of these lines."""
         rows = self.rows(split)
-        picked = [rows[i] for i in choose(self.name, split, seed, step, size, len(rows))]
+        picked = [rows[i] for i in chosen]
         tokens, targets = pad_and_ask([t for t, _ in picked], [{len(t) - 1: c} for t, c in picked])
         return Batch(tokens, targets, {})
-
-    def batches(self, split: str, size: int) -> int | None:
-        """Batches in one pass over valid or test, the last one perhaps smaller; None for train."""
-        return passes(split, size, len(self.rows(split)))
 
     def count(self, predictions: np.ndarray, losses: np.ndarray, batch: Batch) -> Totals:
         """Loss and accuracy of the answers."""

@@ -165,15 +165,21 @@ class Language(NextToken):
 
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
         """Train: windows from places drawn by seed and step. Else: the step-th windows in order."""
-        corpus = self.corpus(split)
-        asked = len(corpus.tokens) - 1
         if split == "train":
             # the stream is named after the first of such tasks: another name, other windows
             drawn = stream("text", seed, step).random_sample(size)
-            first = (drawn * (asked - self.window + 1)).astype(np.int64)
-        else:
-            windows = -(-asked // self.window)
-            first = np.arange(windows)[part(split, step, size, windows)] * self.window
+            asked = len(self.corpus(split).tokens) - 1
+            return self._windows(split, (drawn * (asked - self.window + 1)).astype(np.int64))
+        windows = self._count(split)
+        return self.pick(split, np.arange(windows)[part(split, step, size, windows)])
+
+    def pick(self, split: str, chosen: np.ndarray) -> Batch:
+        """The windows of these numbers, of those that follow one another."""
+        return self._windows(split, chosen * self.window)
+
+    def _windows(self, split: str, first: np.ndarray) -> Batch:
+        corpus = self.corpus(split)
+        asked = len(corpus.tokens) - 1
         at = first[:, None] + np.arange(self.window)
         real = at < asked
         at = np.minimum(at, asked - 1)
@@ -187,10 +193,14 @@ class Language(NextToken):
 
     def batches(self, split: str, size: int) -> int | None:
         """Batches in one pass over valid or test, the last one perhaps smaller; None for train."""
-        if split == "train":
-            return None
-        windows = -(-(len(self.corpus(split).tokens) - 1) // self.window)
-        return -(-windows // size)
+        return None if split == "train" else -(-self._count(split) // size)
+
+    def stored(self, split: str) -> int | None:
+        """Windows that follow one another; of training, which draws them, None."""
+        return None if split == "train" else self._count(split)
+
+    def _count(self, split: str) -> int:
+        return -(-(len(self.corpus(split).tokens) - 1) // self.window)
 
     def count(self, predictions: np.ndarray, losses: np.ndarray, batch: Batch) -> Totals:
         """The summed loss against tokens, words and bytes, and token accuracy."""

@@ -28,7 +28,6 @@ from chacal._echo import shown
 from chacal.tasks.base import (
     IGNORE,
     Batch,
-    Task,
     Totals,
     check_choice,
     check_int,
@@ -40,7 +39,7 @@ from chacal.tasks.base import (
 from chacal.tasks.help_topics import HELP, help_text
 from chacal.tasks.hub import download
 from chacal.tasks.scrolls_scores import ROUGE, exact_match, f1, geometric_mean, rouge, rouge_scorer
-from chacal.tasks.stored import choose, parse_jsonl, passes, read_jsonl
+from chacal.tasks.stored import StoredTask, parse_jsonl, read_jsonl
 from chacal.tasks.tokenizers import load_tokenizer
 
 REPOSITORY = "tau/scrolls"
@@ -61,7 +60,7 @@ class Question(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scrolls(Task):
+class Scrolls(StoredTask):
     """A data set of SCROLLS, for an encoder-decoder."""
 
     dataset: str = option("contract_nli", f"one of {', '.join(DATASETS)}")
@@ -206,10 +205,8 @@ class Scrolls(Task):
 
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
         """Train: the step-th part of epochs, each shuffled by the seed. Else: in file order."""
-        if DATASETS[self.dataset] == "rouge":
-            rouge_scorer()
-        told = self.questions(split)
         if split == "train":
+            told = self.questions(split)
             at = np.arange(step * size, (step + 1) * size)
             orders = {
                 epoch: stream("scrolls", seed, epoch)
@@ -217,9 +214,20 @@ class Scrolls(Task):
                 .argsort(kind="stable")
                 for epoch in {int(i) for i in at // len(told)}
             }
-            chosen = np.array([orders[int(i) // len(told)][i % len(told)] for i in at])
-        else:
-            chosen = choose(self.name, split, seed, step, size, len(told))
+            return self.pick(
+                split, np.array([orders[int(i) // len(told)][i % len(told)] for i in at])
+            )
+        return super().batch(split, seed, step, size)
+
+    def total(self, split: str) -> int:
+        """Questions of a split."""
+        return len(self.questions(split))
+
+    def pick(self, split: str, chosen: np.ndarray) -> Batch:
+        """The questions of these numbers."""
+        if DATASETS[self.dataset] == "rouge":
+            rouge_scorer()
+        told = self.questions(split)
         sources = [self.encode(told[i].input, self.input_tokens) for i in chosen]
         outputs = [self.encode(told[i].outputs[0], self.output_tokens) for i in chosen]
         # an answer may be as long as allowed; what is learned is as long as it is
@@ -233,10 +241,6 @@ class Scrolls(Task):
             targets[i, : len(output)] = output
         info = {"question": chosen, "train": np.full(len(chosen), split == "train")}
         return Batch(tokens.astype(np.int64), targets.astype(np.int64), info)
-
-    def batches(self, split: str, size: int) -> int | None:
-        """Batches in one pass over valid or test; None for train."""
-        return passes(split, size, len(self.questions(split)))
 
     def count(self, predictions: np.ndarray, losses: np.ndarray, batch: Batch) -> Totals:
         """The loss of the first reference; the answers' scores against all."""

@@ -24,6 +24,8 @@ from chacal._plain import member
 from chacal.training.runs import write_atomic
 
 MARK = "chacal-checkpoint-1"
+GAMMAS = (".gamma_logit", ".learned_gamma.weight", ".chacal_gamma.weight")
+"""How the names of learned γ end."""
 
 
 class Damaged(ValueError):
@@ -110,9 +112,10 @@ def _add(checksum: hashlib._Hash, name: str, x: Tensor) -> None:
 def load_weights(model: torch.nn.Module, path: Path) -> dict[str, Any]:
     """Put a checkpoint's weights into `model`; the progress they were saved with."""
     tensors, progress = load_checkpoint(path, "model.")
-    own = model.state_dict()
+    frozen = frozen_names(model)
+    own = {name: x for name, x in model.state_dict().items() if name not in frozen}
     # an operator that has no γ can stand where one with a learned γ was trained
-    tensors = {k: v for k, v in tensors.items() if k in own or not k.endswith(".gamma_logit")}
+    tensors = {k: v for k, v in tensors.items() if k in own or not k.endswith(GAMMAS)}
     missing, foreign = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or foreign:
         raise ValueError(
@@ -134,8 +137,14 @@ def load_weights(model: torch.nn.Module, path: Path) -> dict[str, Any]:
                 f"{path} is of another model: {name} has shape {tuple(tensor.shape)}; expected "
                 f"{tuple(own[name].shape)}"
             )
-    model.load_state_dict(tensors)
+    model.load_state_dict(tensors, strict=not frozen)
     return progress
+
+
+def frozen_names(model: torch.nn.Module) -> set[str]:
+    """Weights that do not learn: a checkpoint leaves them to the model that they came from."""
+    named = model.named_parameters(remove_duplicate=False)
+    return {name for name, parameter in named if not parameter.requires_grad}
 
 
 def pack_optimizer(optimizer: torch.optim.Optimizer, names: list[str]) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from chacal._echo import shown
-from chacal._plain import from_plain, to_plain
+from chacal._plain import added, from_plain, to_plain
 from chacal.bench.timing import check_threads
 from chacal.nn.transformer import POSITIONS, Transformer
 from chacal.operators import former_text, parse_operator, spelled_out
@@ -105,27 +105,31 @@ class TrainConfig:
     seed: int = option(0, "of the weights and of the examples")
     init: str | None = option(None, "run folder whose best weights to start from")
     eval_every: int = option(100, "steps between evaluations on the valid split")
-    eval_examples: int = option(512, "sequences of an evaluation (generated tasks)")
-    test_examples: int = option(2048, "sequences of the final test (generated tasks)")
+    eval_examples: int = option(512, "sequences of an evaluation; all (0): of a stored split, all")
+    test_examples: int = option(2048, "sequences of the final test, in the same way")
     checkpoint_every: int = option(100, "steps between checkpoints to resume from")
     log_every: int = option(10, "steps between lines of metrics.jsonl")
     target: float | None = option(None, "stop early once the task's metric is this good")
     threads: int = option(1, "CPU threads per process; 0 leaves it to torch")
     device: str = option("auto", f"where: {', '.join(DEVICES)}")
     fsdp: bool = option(False, "shard the model with FSDP2 (under torchrun)")
+    sampled: bool = added(
+        False, help="whether these numbers hold for stored splits too, as a fixed sample; else all"
+    )
+    gamma_lr: float = added(1e-2, help="peak learning rate of γ, where an operator has gamma=learn")
 
     def __post_init__(self) -> None:
         _refuse_infinite(self)
-        counts = ("batch_size", "accumulate", "eval_every", "eval_examples", "test_examples",
-                  "checkpoint_every", "log_every")  # fmt: skip
+        counts = ("batch_size", "accumulate", "eval_every", "checkpoint_every", "log_every")
         check_wholes(self, counts, least=1)
-        check_wholes(self, ("steps", "warmup", "seed"), least=0)
+        check_wholes(self, ("steps", "warmup", "seed", "eval_examples", "test_examples"), least=0)
         check_threads(self.threads, least=0)
         for name in ("clip", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected at least 0")
-        if not self.lr > 0:
-            raise ValueError(f"lr is {self.lr}; expected a positive number")
+        for name in ("lr", "gamma_lr"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected a positive number")
         if not 0 < self.beta2 < 1:
             raise ValueError(f"beta2 is {self.beta2}; expected a number in (0, 1)")
         for name in ("decay", "final_lr"):
@@ -219,7 +223,7 @@ def defaults(task: str) -> tuple[ModelConfig, TrainConfig]:
             steps=300, batch_size=32, eval_every=50, eval_examples=256, test_examples=10_000,
             checkpoint_every=50,
         )  # fmt: skip
-    if task in ("boxes", "boxes-padded", "boxes-files"):
+    if task in ("boxes", "boxes-padded", "boxes-text", "boxes-files"):
         return ModelConfig(operators=("dense", "chacal")), TrainConfig(
             steps=2400, batch_size=32, warmup=50, schedule="linear", decay=0.3
         )
@@ -235,8 +239,21 @@ def defaults(task: str) -> tuple[ModelConfig, TrainConfig]:
         return ModelConfig(operators=("dense", "chacal", "dense", "dense")), TrainConfig(
             steps=1000, batch_size=16, warmup=50, schedule="linear"
         )
+    if task in ("variables", "variables-ruler"):
+        return ModelConfig(operators=("dense", "chacal")), TrainConfig(
+            steps=2400, batch_size=32, warmup=50, schedule="linear", decay=0.3
+        )
     if task == "noise":
         return ModelConfig(operators=("chacal", "chacal"), width=64), TrainConfig(
             steps=1500, batch_size=32, eval_every=250
         )
     raise ValueError(f"task is {shown(task)}; expected one of {', '.join(TASKS)}")
+
+
+def fine_tuning() -> TrainConfig:
+    """A training that suits a pretrained model, in some hundred steps of a CPU."""
+    return TrainConfig(
+        steps=240, batch_size=4, lr=2e-4, warmup=20, schedule="linear", decay=0.3, final_lr=0.05,
+        weight_decay=0.0, beta2=0.98, eval_every=60, eval_examples=48, test_examples=96,
+        checkpoint_every=60,
+    )  # fmt: skip

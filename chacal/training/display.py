@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console
@@ -68,6 +69,23 @@ class Display:
                 f"{self.label}  step {step}/{self.steps}  {self.metric} {value:.4f}"
                 + ("  (best)" if best else "")
             )
+
+    def evaluation(self, split: str) -> Callable[[int, int], None]:
+        """What an evaluation reports to: examples done, and of how many."""
+        begun = time.monotonic()
+
+        def report(done: int, total: int) -> None:
+            if not self.visible:
+                return
+            left = (time.monotonic() - begun) / done * (total - done)
+            state = f"{split} {done:,}/{total:,} examples  {clock(left)} left"
+            if self._progress is not None and self._bar is not None:
+                self._progress.update(self._bar, state=state)
+            elif time.monotonic() - max(begun, self._last) > 10 and done < total:
+                self._last = time.monotonic()
+                self.note(f"{self.label}  {state}")
+
+        return report
 
     def note(self, text: str) -> None:
         """A line that stays."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,7 +17,9 @@ from chacal._files import parse_json
 from chacal._plain import from_plain, to_plain
 from chacal.tasks import Task
 from chacal.tasks.base import IGNORE, Totals, group_of
+from chacal.tasks.stored import sample
 from chacal.training.checkpoint import load_weights
+from chacal.training.config import RunConfig
 from chacal.training.distributed import Group
 from chacal.training.memory import check_evaluation
 from chacal.training.runs import RunFolder
@@ -33,12 +36,15 @@ def evaluate(
     batch_size: int,
     group: Group,
     bf16: bool = False,
+    sampled: bool = False,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
-    """The task's metrics over `examples` generated examples, or over all that a split has.
+    """The task's metrics over `examples` generated examples, or over those that a split has.
 
-    The last batch of generated examples is cut, so exactly `examples` of them count. Batches are
-    dealt out to the ranks of `group`.
+    The last batch of generated examples is cut, so exactly `examples` of them count. A stored split
+    counts as a whole, or if `sampled` by so many of its examples, the same ones for every run
+    (`count_examples`). Batches are dealt out to the ranks of `group`; after each turn `report` is
+    told how many examples are done, and of how many.
 
     Losses are teacher-forced: of every asked token given the true ones before it. So are the
     predictions of a causal model. Of a model with an operator that sees later tokens they are what
@@ -48,23 +54,28 @@ def evaluate(
     """
     was_training = model.training
     model.eval()
-    plain: Any = model.module if hasattr(model, "module") else model
+    plain = plain_model(model)
     could_read_off = task.generates and not all(op.causal for op in plain.operators)
-    stored = task.batches(split, batch_size)
-    batches = stored if stored is not None else -(-examples // batch_size)
+    total = count_examples(task, split, examples, sampled)
+    stored = task.stored(split)
+    rows = None if stored is None else sample(split, stored, total)
+    batches = -(-total // batch_size)
     totals: Totals = {}
     forced_totals: Totals = {}
     for turn in range(0, batches, group.world):
         # a rank whose turn has no batch runs along uncounted: sharded layers need every rank
         index = min(turn + group.rank, batches - 1)
-        size = batch_size if stored is not None else min(batch_size, examples - index * batch_size)
-        batch = task.batch(split, seed, index, size)
+        first, last = index * batch_size, min(total, (index + 1) * batch_size)
+        batch = (
+            task.batch(split, seed, index, last - first)
+            if rows is None
+            else task.pick(split, rows[first:last])
+        )
         tokens, targets = (
             torch.from_numpy(x).to(group.device) for x in (batch.tokens, batch.targets)
         )
-        scores = compute_scores(model, tokens, bf16)
-        losses = token_losses(scores, targets).cpu().numpy()
-        forced = guesses = scores.argmax(-1)
+        guesses, losses = _forced(model, tokens, targets, bf16)
+        forced = guesses
         if task.inputs:  # an encoder-decoder answers in its own words
             guesses = plain.answer(tokens)
         elif task.free_running or could_read_off:
@@ -73,7 +84,7 @@ def evaluate(
             _add(totals, task.count(guesses.cpu().numpy(), losses, batch))
             if could_read_off:
                 _add(forced_totals, task.count(forced.cpu().numpy(), losses, batch))
-        report(min(turn + group.world, batches), batches)
+        report(min((turn + group.world) * batch_size, total), total)
     model.train(was_training)
     metrics = task.summarise(group.add(totals))
     if could_read_off:
@@ -82,6 +93,51 @@ def evaluate(
                 metrics[f"{name}_teacher_forced"] = value
     # a breakdown such as "exact_match/updates=07" comes after the figures it breaks down
     return dict(sorted(metrics.items(), key=lambda item: _order(item[0])))
+
+
+def count_examples(task: Task, split: str, examples: int, sampled: bool) -> int:
+    """How many examples an evaluation has.
+
+    Args:
+        task: whose.
+        split: which.
+        examples: how many are wanted; 0 for all of a stored split.
+        sampled: whether that number holds for stored splits too.
+    """
+    stored = task.stored(split)
+    if stored is not None:
+        return min(examples, stored) if sampled and examples else stored
+    if not examples:
+        raise ValueError(
+            f"examples of {split} are all, and {task.name} makes them without end; expected a "
+            f"number"
+        )
+    return examples
+
+
+def examples_of(config: RunConfig) -> dict[str, int]:
+    """How many examples the evaluations of a run have, by split."""
+    settings, wanted = config.train, {"valid": "eval_examples", "test": "test_examples"}
+    return {
+        split: count_examples(config.task, split, getattr(settings, field), settings.sampled)
+        for split, field in wanted.items()
+        if split in config.task.splits
+    }
+
+
+def _forced(
+    model: nn.Module, tokens: Tensor, targets: Tensor, bf16: bool
+) -> tuple[Tensor, np.ndarray]:
+    """What is predicted after the true tokens, and its losses; both of the targets' shape."""
+    places = asked_places(model, targets != IGNORE)
+    scores = compute_scores(model, tokens, bf16, places)
+    if places is None:
+        return scores.argmax(-1), token_losses(scores, targets).cpu().numpy()
+    guesses = torch.zeros_like(targets)
+    guesses[:, places] = scores.argmax(-1)
+    losses = torch.zeros(targets.shape, device=targets.device)
+    losses[:, places] = token_losses(scores, targets[:, places])
+    return guesses, losses.cpu().numpy()
 
 
 def _add(totals: Totals, counted: Totals) -> None:
@@ -99,45 +155,71 @@ def _order(name: str) -> tuple[str, float]:
 def decode_freely(
     model: nn.Module, tokens: Tensor, targets: Tensor, padding: int, group: Group, bf16: bool
 ) -> Tensor:
-    """The answer that a model generates: each token after its own ones before, greedily.
+    """The answers that a model generates: each token after its own ones before, greedily.
 
-    All that stands behind the first asked position is blanked, and answers are fed back one at a
-    time. So no true answer is seen, while n and the blocks that it is cut into stay as in training.
-    A token counts as it was first said: later ones may change the mind of a model that sees them.
+    Every token that answers is blanked, and answers are fed back one at a time. So no true answer
+    is seen, while n and the blocks that it is cut into stay as in training. A token counts as it
+    was first said: later ones may change the mind of a model that sees them.
 
     Args:
         model: maps tokens to scores.
         tokens: (B, n).
-        targets: (B, n); the asked positions of a row are one run.
+        targets: (B, n); the token after an asked position is its true answer, or padding.
         padding: the token of a blank.
-        group: whose ranks take as many passes as the one with the longest answer.
+        group: whose ranks take as many passes as the one with the longest answers.
         bf16: whether scores are computed in bfloat16 autocast.
 
     Returns:
         (B, n) tokens, those of positions that are not asked without meaning.
     """
     asked = targets != IGNORE
-    first, count = asked.int().argmax(-1), asked.sum(-1)
-    places = torch.arange(tokens.shape[1], device=tokens.device)
-    tokens = tokens.masked_fill(places > first[:, None], padding)
+    turn, count = asked.cumsum(-1), asked.sum(-1)
+    tokens = tokens.masked_fill(_next(asked), padding)
     guesses = torch.zeros_like(targets)
     done = 0
     while group.any(done < int(count.max())):
-        said = compute_scores(model, tokens, bf16).argmax(-1)
-        now = places == (first + done)[:, None]
-        guesses = torch.where(now & asked, said, guesses)
+        now = asked & (turn == done + 1)
+        places = asked_places(model, now)
+        said = torch.zeros_like(guesses)
+        scores = compute_scores(model, tokens, bf16, places)
+        said[:, slice(None) if places is None else places] = scores.argmax(-1)
+        guesses = torch.where(now, said, guesses)
         # what is said at a position is the token of the next one
-        fed = (now & asked).roll(1, dims=1)
-        fed[:, 0] = False
-        tokens = torch.where(fed, said.roll(1, dims=1), tokens)
+        tokens = torch.where(_next(now), said.roll(1, dims=1), tokens)
         done += 1
     return guesses
 
 
-def compute_scores(model: nn.Module, tokens: Tensor, bf16: bool) -> Tensor:
-    """Class scores in float32, computed in bfloat16 autocast if asked."""
+def _next(places: Tensor) -> Tensor:
+    """(B, n) marks, each moved to the position after it."""
+    moved = places.roll(1, dims=1)
+    moved[:, 0] = False
+    return moved
+
+
+def compute_scores(
+    model: nn.Module, tokens: Tensor, bf16: bool, places: Tensor | None = None
+) -> Tensor:
+    """Class scores in float32, computed in bfloat16 autocast if asked; at `places` (m,), or all."""
     with torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=bf16):
-        return model(tokens).float()
+        return (model(tokens) if places is None else model(tokens, places)).float()
+
+
+def asked_places(model: nn.Module, asked: Tensor) -> Tensor | None:
+    """(m,) positions at which some row is asked, if the model can be asked for them alone.
+
+    None where scores are to be of all positions. A vocabulary of 50,000 makes the difference: its
+    scores cost as much as a quarter of a small model.
+    """
+    if not getattr(plain_model(model), "selects", False):
+        return None
+    places = asked.any(0).nonzero()[:, 0]
+    return None if len(places) in (0, asked.shape[1]) else places
+
+
+def plain_model(model: nn.Module) -> Any:
+    """The model without what DDP puts around it."""
+    return model.module if hasattr(model, "module") else model
 
 
 def token_losses(scores: Tensor, targets: Tensor) -> Tensor:

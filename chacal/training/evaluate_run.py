@@ -14,8 +14,9 @@ from chacal.bench.timing import check_threads
 from chacal.operators import parse_operator, parse_operators
 from chacal.ops.inputs import check_count
 from chacal.tasks import Boxes, CountedBoxes, Task
+from chacal.training.display import Display
 from chacal.training.distributed import Group
-from chacal.training.evaluate import evaluate, load_run, override, setting
+from chacal.training.evaluate import count_examples, evaluate, load_run, override, setting
 from chacal.training.memory import check_evaluation
 
 
@@ -32,6 +33,7 @@ def evaluate_run(
     settings: tuple[str, ...] = (),
     borders: int | None = None,
     threads: int = 1,
+    quiet: bool = False,
 ) -> dict[str, Any]:
     """Metrics of a trained run.
 
@@ -39,7 +41,7 @@ def evaluate_run(
         run: its folder.
         split: which examples.
         seed: of generated examples; the run's own seed gives those it was tested on.
-        examples: how many are generated.
+        examples: how many; of a stored split a fixed sample, 0 for all.
         batch_size: sequences at once.
         operator: an operator for the last layer, instead of the trained one.
         operators: an operator for every layer, as in "dense,block/3".
@@ -48,11 +50,12 @@ def evaluate_run(
         borders: count exact match also by how many borders of blocks of n // borders the needed
             chains cross (Boxes).
         threads: CPU threads; 0 leaves it to torch.
+        quiet: show no progress.
 
     Returns:
         metrics, with what they are of.
     """
-    check_count("examples", examples)
+    check_count("examples", examples, least=0)
     check_count("batch_size", batch_size)
     check_count("seed", seed, least=0, bits=63)
     check_threads(threads, least=0)
@@ -84,21 +87,26 @@ def evaluate_run(
         if not isinstance(task, Boxes):
             raise ValueError(f"borders is {borders}; {task.name} is not counted by them, Boxes is")
         task = CountedBoxes.of(task, borders)
+    count = count_examples(task, split, examples, sampled=True)
     begun = time.monotonic()
-    metrics = evaluate(
-        model,
-        task,
-        split=split,
-        seed=seed,
-        examples=examples,
-        batch_size=batch_size,
-        group=Group(0, 1, torch.device("cpu")),
-    )
+    with Display(str(folder.path), 1, task.metric, visible=not quiet) as show:
+        metrics = evaluate(
+            model,
+            task,
+            split=split,
+            seed=seed,
+            examples=examples,
+            batch_size=batch_size,
+            group=Group(0, 1, torch.device("cpu")),
+            sampled=True,
+            report=show.evaluation(split),
+        )
     return {
         "task": task.describe(),
         "operators": texts,
         "causal": all(op.causal for op in model.operators),
         "split": split,
+        "examples": count,
         "seed": seed,
         "seconds": round(time.monotonic() - begun, 3),
         "metrics": metrics,

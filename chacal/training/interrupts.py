@@ -10,9 +10,16 @@ from pathlib import Path
 from chacal.training.runs import Interrupted, RunFolder
 
 
+class Stopped(Exception):
+    """Asked to stop in the middle of an evaluation."""
+
+
 @contextmanager
 def stop_gently() -> Iterator[list[bool]]:
-    """The first Ctrl-C (or SIGTERM) asks for a stop after the step; a second one stops at once."""
+    """The first Ctrl-C (or SIGTERM) asks for a stop; a second one stops at once.
+
+    A run stops after its step, an evaluation after its batch.
+    """
     asked: list[bool] = []
 
     def ask(number: int, frame: object) -> None:

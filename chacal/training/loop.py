@@ -13,7 +13,7 @@ import math
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -21,15 +21,28 @@ from torch import nn
 from chacal._plain import member
 from chacal.tasks.base import IGNORE
 from chacal.training.bfloat16 import ensure_bfloat16
-from chacal.training.checkpoint import Damaged, load_checkpoint, load_weights, save_checkpoint
-from chacal.training.config import RunConfig, TrainConfig
+from chacal.training.checkpoint import (
+    Damaged,
+    frozen_names,
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+)
+from chacal.training.config import RunConfig
 from chacal.training.display import Display
 from chacal.training.distributed import Group, chosen_device, start
-from chacal.training.evaluate import compute_scores, evaluate, token_losses
-from chacal.training.interrupts import stop_gently, told_how_to_go_on
+from chacal.training.evaluate import (
+    asked_places,
+    compute_scores,
+    evaluate,
+    examples_of,
+    token_losses,
+)
+from chacal.training.interrupts import Stopped, stop_gently, told_how_to_go_on
 from chacal.training.lock import alone
 from chacal.training.memory import check_training
-from chacal.training.replace import put_back, settle
+from chacal.training.optimizer import learning_rate, make_optimizer
+from chacal.training.replace import settle
 from chacal.training.restore import (
     Progress,
     check_optimizer,
@@ -38,7 +51,7 @@ from chacal.training.restore import (
     set_random_state,
     way_on,
 )
-from chacal.training.runs import Interrupted, RunFolder, is_full
+from chacal.training.runs import Interrupted, RunFolder, keeping_the_old
 from chacal.training.torchrun import rank, world_size
 
 
@@ -69,6 +82,8 @@ def train(
     check_training(config, chosen_device(config.train.device), world_size())
     with torch.device("meta"):
         model = config.build()  # sizes that do not fit are told before a folder is made
+    make_optimizer(model, config.train)
+    examples_of(config)
     if config.train.init is not None:
         load_weights(model.to_empty(device="cpu"), RunFolder.open(config.train.init).best)
     if config.train.threads:
@@ -83,21 +98,11 @@ def train(
     ):
         if config.train.bf16 and group.device.type == "cpu":
             ensure_bfloat16(quiet=not group.first)
-        try:
+        with keeping_the_old(run):
             _open_folder(config, run, resume, force, group)
             if resume and (run.path / "result.json").exists():
                 return run.result() if group.first else {}
             return _train(config, run, group, resume=resume, label=label, quiet=quiet)
-        except BaseException as error:
-            back = run.replaces and put_back(run.path)
-            if isinstance(error, OSError) and is_full(error):
-                how = f"make room, then go on with --resume --out {run.path}"
-                how = "the run that was there is back: make room, then --force" if back else how
-                raise ValueError(
-                    f"{error.filename or run.path} cannot be written: {error.strerror}; all that "
-                    f"was written before is kept ({how})"
-                ) from None
-            raise
 
 
 def _train(
@@ -119,7 +124,7 @@ def _train(
         if loop.step:
             show.note(f"{name}  resumed after step {loop.step}")
         stopped = loop.run_steps(show, asked)
-    result = loop.finish(stopped)
+        result = loop.finish(stopped, show, asked)
     # a DDP model that outlives its process group can hang in its destructor
     del loop
     gc.collect()
@@ -145,19 +150,14 @@ class _Loop:
         given = run.last.exists() or self.settings.init is not None
         plain = config.build(weights=not given).to(group.device)
         self.shapes = {name: p.shape for name, p in plain.named_parameters()}
-        self.names = list(self.shapes)
         self.parameters = sum(p.numel() for p in plain.parameters())
         if run.last.exists():
             load_weights(plain, run.last)
         elif self.settings.init is not None:
             load_weights(plain, RunFolder.open(self.settings.init).best)
+        self.frozen = frozen_names(plain)
         self.model: nn.Module = group.wrap(plain)
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(),
-            lr=self.settings.lr,
-            betas=(0.9, self.settings.beta2),
-            weight_decay=self.settings.weight_decay,
-        )
+        self.optimizer, self.names, self.peaks = make_optimizer(self.model, self.settings)
         torch.manual_seed(self.settings.seed + 1000003 * (group.rank + 1))  # dropout, per rank
         self.step = 0
         self.best: float | None = None
@@ -166,6 +166,8 @@ class _Loop:
         self.tokens = 0
         self.loss = math.nan
         self.stopped = ""
+        # whether these weights are still to be evaluated; without steps, those that are given
+        self.unmeasured = not self.settings.steps
 
     def run_steps(self, show: Display, asked: list[bool]) -> str:
         """Steps until the end, the target or an interruption; why it stopped."""
@@ -173,33 +175,38 @@ class _Loop:
         begun = time.monotonic() - self.seconds
         if self.stopped:  # resumed between the last step and the test
             return self.stopped
-        if not settings.steps:  # nothing to learn: the weights as they are
-            self.evaluate(show)
-            self.save()
-        while self.step < settings.steps:
-            self.one_step()
-            self.seconds = time.monotonic() - begun
-            left = self.seconds / self.step * (settings.steps - self.step)
-            show.step(self.step, self.loss, self.tokens / max(1e-9, self.seconds), left)
-            last = self.step == settings.steps
-            if self.step % settings.log_every == 0 or last:
-                self.log(loss=self.loss, lr=learning_rate(settings, self.step - 1))
+        while self.unmeasured or self.step < settings.steps:
+            if not self.unmeasured:
+                self.one_step()
+                self.seconds = time.monotonic() - begun
+                left = self.seconds / self.step * (settings.steps - self.step)
+                show.step(self.step, self.loss, self.tokens / max(1e-9, self.seconds), left)
+                last = self.step == settings.steps
+                if self.step % settings.log_every == 0 or last:
+                    self.log(loss=self.loss, lr=learning_rate(settings, self.step - 1))
+                self.unmeasured = self.step % settings.eval_every == 0 or last
             reached = False
-            if self.step % settings.eval_every == 0 or last:
-                reached = self.evaluate(show)
+            interrupted = self.group.any(bool(asked))
+            if self.unmeasured and not interrupted:
+                try:
+                    reached = self.evaluate(show, asked)
+                    interrupted = self.group.any(bool(asked))
+                except Stopped:
+                    interrupted = True
             if reached:
                 self.stopped = "target"
-            interrupted = self.group.any(bool(asked))
+            last = self.step == settings.steps
             if self.step % settings.checkpoint_every == 0 or last or reached or interrupted:
                 self.save()
             if reached:
                 return self.stopped
-            if interrupted and not last:
-                raise Interrupted(
-                    f"stopped after step {self.step} of {settings.steps}; "
-                    f"go on with --resume --out {self.run.path}"
-                )
+            if interrupted and (not last or self.unmeasured):
+                self.interrupt(f"after step {self.step} of {settings.steps}")
         return "steps"
+
+    def interrupt(self, when: str) -> NoReturn:
+        """Stop here; the last checkpoint has everything."""
+        raise Interrupted(f"stopped {when}; go on with --resume --out {self.run.path}")
 
     def one_step(self) -> None:
         """One step of AdamW on the batch that belongs to it."""
@@ -208,22 +215,18 @@ class _Loop:
         asked = max(1, int((batch.targets != IGNORE).sum()))
         rows = range(group.rank, settings.batch_size, group.world)
         tokens, targets = (torch.from_numpy(x[rows]) for x in (batch.tokens, batch.targets))
-        lr = learning_rate(settings, self.step)
-        for parameters in self.optimizer.param_groups:
-            parameters["lr"] = lr
+        for parameters, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
+            parameters["lr"] = learning_rate(settings, self.step, peak)
         self.optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros((), device=group.device)
-        parts = list(
-            zip(
-                tokens.to(group.device).chunk(settings.accumulate),
-                targets.to(group.device).chunk(settings.accumulate),
-                strict=True,
-            )
-        )
+        halves = (x.to(group.device).chunk(settings.accumulate) for x in (tokens, targets))
+        parts = list(zip(*halves, strict=True))
         for i, (some_tokens, some_targets) in enumerate(parts):
             with group.sync(self.model, now=i == len(parts) - 1):
-                scores = compute_scores(self.model, some_tokens, settings.bf16)
-                part = token_losses(scores, some_targets).sum() / asked
+                places = asked_places(self.model, some_targets != IGNORE)
+                scores = compute_scores(self.model, some_tokens, settings.bf16, places)
+                wanted = some_targets if places is None else some_targets[:, places]
+                part = token_losses(scores, wanted).sum() / asked
                 # DDP and FSDP average over ranks; the sum over ranks is what one process has
                 (part * group.world).backward()
             loss += part.detach()
@@ -239,9 +242,16 @@ class _Loop:
         self.step += 1
         self.tokens += batch.tokens.shape[0] * batch.tokens.shape[1]
 
-    def evaluate(self, show: Display) -> bool:
+    def evaluate(self, show: Display, asked: list[bool]) -> bool:
         """Metrics on the valid split; keep the best weights; whether the target is reached."""
         settings = self.settings
+        shown = show.evaluation("valid")
+
+        def report(done: int, total: int) -> None:
+            shown(done, total)
+            if done < total and self.group.any(bool(asked)):
+                raise Stopped
+
         metrics = evaluate(
             self.model,
             self.task,
@@ -251,17 +261,19 @@ class _Loop:
             batch_size=self.counted_at_once,
             group=self.group,
             bf16=settings.bf16,
+            sampled=settings.sampled,
+            report=report,
         )
+        self.unmeasured = False
         self.log(split="valid", **metrics)
         value = metrics[self.task.metric]
         sign = 1 if self.task.maximise else -1
         better = self.best is None or sign * value > sign * self.best
         if better:
             self.best, self.best_metrics = value, metrics
-            weights = self.group.model_tensors(self.model)
+            weights = self.weights()
             if self.group.first:
-                named = {f"model.{name}": x for name, x in weights.items()}
-                save_checkpoint(self.run.best, named, {"step": self.step, "metrics": metrics})
+                save_checkpoint(self.run.best, weights, {"step": self.step, "metrics": metrics})
         show.evaluated(self.step, value, better)
         return settings.target is not None and sign * value >= sign * settings.target
 
@@ -271,7 +283,7 @@ class _Loop:
 
         Generated examples are those of a batch's number and size, so there the size stays.
         """
-        stored = self.task.batches("valid", 1) is not None
+        stored = self.task.stored("valid") is not None
         return self.settings.batch_size // (self.settings.accumulate if stored else 1)
 
     def log(self, **values: Any) -> None:
@@ -280,10 +292,15 @@ class _Loop:
                 step=self.step, **values, tokens=self.tokens, seconds=round(self.seconds, 3)
             )
 
+    def weights(self) -> dict[str, torch.Tensor]:
+        """What of the model a checkpoint holds: all but what does not learn."""
+        whole = self.group.model_tensors(self.model)
+        return {f"model.{name}": x for name, x in whole.items() if name not in self.frozen}
+
     def save(self) -> None:
         """Everything needed to go on from here."""
         group = self.group
-        model = {f"model.{n}": x for n, x in group.model_tensors(self.model).items()}
+        model = self.weights()
         optimizer = group.optimizer_tensors(self.model, self.optimizer, self.names)
         everyone = group.gather(random_state(group.device))
         if group.first:
@@ -321,9 +338,16 @@ class _Loop:
             self.run.rewind(self.step)
         self.group.barrier()
 
-    def finish(self, stopped: str) -> dict[str, Any]:
+    def finish(self, stopped: str, show: Display, asked: list[bool]) -> dict[str, Any]:
         """Test the best weights and write the result."""
         result: dict[str, Any] = {}
+        shown = show.evaluation("test")
+
+        def report(done: int, total: int) -> None:
+            shown(done, total)
+            if done < total and asked:
+                self.interrupt("in the test, after the last step")
+
         if self.group.first:
             model = self.config.build(weights=False).to(self.group.device)
             best = load_weights(model, self.run.best)
@@ -339,6 +363,8 @@ class _Loop:
                     batch_size=self.counted_at_once,
                     group=dataclasses.replace(self.group, rank=0, world=1, fsdp=False),
                     bf16=self.settings.bf16,
+                    sampled=self.settings.sampled,
+                    report=report,
                 )
             result = {
                 "task": self.task.describe(),
@@ -347,6 +373,7 @@ class _Loop:
                 "metric": self.task.metric,
                 "valid": self.best_metrics,
                 "test": test,
+                "examples": examples_of(self.config),
                 "best_step": best_step,
                 "steps": self.step,
                 "stopped": stopped,
@@ -357,18 +384,6 @@ class _Loop:
             self.run.write("result.json", result)
         self.group.barrier()
         return result
-
-
-def learning_rate(settings: TrainConfig, step: int) -> float:
-    """The rate of step `step`, counted from 0: a rise over `warmup`, then the schedule's fall."""
-    if step < settings.warmup:
-        return settings.lr * (step + 1) / settings.warmup
-    begin = max(settings.warmup, round(settings.steps * (1 - settings.decay)))
-    if settings.schedule == "constant" or step < begin:
-        return settings.lr
-    done = (step - begin) / max(1, settings.steps - begin)
-    fall = done if settings.schedule == "linear" else (1 - math.cos(math.pi * done)) / 2
-    return settings.lr * (1 - (1 - settings.final_lr) * fall)
 
 
 def _open_folder(

@@ -34,6 +34,7 @@ class Progress:
     tokens: int
     loss: float
     stopped: str = added("")
+    unmeasured: bool = added(False)
 
 
 def read_progress(data: Any, steps: int, where: str) -> Progress:

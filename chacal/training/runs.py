@@ -32,8 +32,9 @@ from chacal._plain import member
 from chacal._version import __version__
 from chacal.operators import former_text
 from chacal.training.config import RunConfig
-from chacal.training.replace import contents, is_ours, recover, set_aside
+from chacal.training.replace import contents, is_ours, put_back, recover, set_aside
 from chacal.training.torchrun import world_size
+from chacal.training.transformers_model import TransformersConfig
 
 RESULT = {
     "task": str, "operators": tuple[str, ...], "causal": bool, "valid": dict[str, float],
@@ -192,9 +193,15 @@ def _lines(path: Path) -> list[bytes]:
 def default_folder(config: RunConfig) -> Path:
     """runs/TASK-OPERATORS-seedN, in characters that every file system takes.
 
-    In the words that were there first, so that --resume finds an older run.
+    In the words that were there first, so that --resume finds an older run. Of a pretrained model,
+    the name and the layers stand in it too.
     """
     operators = "+".join(map(former_text, config.model.operators)).replace("/", "_")
+    operators = operators.replace(":", "_")
+    if isinstance(config.model, TransformersConfig) and config.model.pretrained:
+        whose = Path(config.model.pretrained).name.removesuffix(".gguf")
+        layers = "" if operators == "dense" else f"-{config.model.layers.replace(':', '_')}"
+        operators = f"{whose}-{operators}{layers}"
     task = config.identity()["task"]["name"]
     return Path("runs") / f"{task}-{operators}-seed{config.train.seed}"
 
@@ -224,6 +231,23 @@ def naming(path: Path) -> Iterator[None]:
 def is_full(error: OSError) -> bool:
     """Whether a disk, or what one may have of it, is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def keeping_the_old(run: RunFolder) -> Iterator[None]:
+    """If a run ends before it has anything, what it replaces comes back; a full disk is told of."""
+    try:
+        yield
+    except BaseException as error:
+        back = run.replaces and put_back(run.path)
+        if not isinstance(error, OSError) or not is_full(error):
+            raise
+        how = f"make room, then go on with --resume --out {run.path}"
+        how = "the run that was there is back: make room, then --force" if back else how
+        raise ValueError(
+            f"{error.filename or run.path} cannot be written: {error.strerror}; all that was "
+            f"written before is kept ({how})"
+        ) from None
 
 
 def environment(threads: int) -> dict[str, Any]:

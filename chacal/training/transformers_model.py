@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chacal._memory import LARGEST
+from chacal._plain import added
 from chacal.operators import parse_operator, spelled_out
 from chacal.tasks import Task
 from chacal.tasks.base import option
@@ -50,6 +51,12 @@ class TransformersConfig:
     mlp_ratio: float = option(4.0, "of new weights: width of the feed-forward part over the width")
     positions: int = option(0, "of new weights: learned positions, the task's length at least")
     dropout: float = option(0.0, "of new weights: dropout on every sublayer's output")
+    lora: int = added(0, help="of pretrained weights: rank of adapters that learn instead; 0: none")
+    freeze: str | None = added(
+        None,
+        help="of pretrained weights, what does not learn: all, or embeddings and layers from 0, as "
+        "in embeddings+0-9; a learned γ always learns",
+    )
 
     def __post_init__(self) -> None:
         parse_operator(self.operator)
@@ -63,6 +70,17 @@ class TransformersConfig:
             raise ValueError(f"heads is {self.heads}; expected a divisor of the width {self.width}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}; expected a share in [0, 1)")
+        if self.lora < 0:
+            raise ValueError(f"lora is {self.lora}; expected a rank of at least 1, or 0 for none")
+        if self.pretrained is None and (self.lora or self.freeze):
+            raise ValueError("lora and freeze are of pretrained weights; expected pretrained too")
+        if self.lora and self.freeze:
+            raise ValueError("lora and freeze are both given; adapters freeze all; expected one")
+
+    @property
+    def partial(self) -> bool:
+        """Whether some weights stay those of the pretrained model, and no checkpoint has them."""
+        return bool(self.lora or self.freeze)
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -89,7 +107,9 @@ class TransformersConfig:
             num_classes=task.num_classes,
             length=task.length,
             inputs=task.inputs,
-            weights=weights,
+            weights=weights or self.partial,
+            lora=self.lora,
+            frozen=self.freeze,
         )
 
     def describe(self) -> str:
@@ -99,4 +119,7 @@ class TransformersConfig:
             f"{self.heads} head(s), new weights"
         )
         where = {"all": "all layers", "paper:code": "layer 2", "paper:scrolls": "decoder layer 1"}
-        return f"{made}; operator in {where.get(self.layers, f'layer(s) {self.layers} from 0')}"
+        learns = f"; LoRA of rank {self.lora}" * bool(self.lora)
+        learns += f"; frozen: {self.freeze}" * bool(self.freeze)
+        placed = where.get(self.layers, f"layer(s) {self.layers} from 0")
+        return f"{made}; operator in {placed}{learns}"

@@ -4,16 +4,19 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from chacal.commands.cli import main
+from chacal.commands.console import command
 from chacal.tasks import Boxes
 from chacal.tasks.base import stream, uniforms
 from chacal.training.tracker import Tracker
@@ -250,6 +253,43 @@ def test_kim_and_schuster_files_train(tmp_path):
     assert "exact_match/numops=1" in result["test"]
 
 
+def test_ruler_writes_what_a_run_is_tested_on(tmp_path):
+    file = tmp_path / "validation.jsonl"
+    done = chacal("ruler", file, "--examples", 5, "--hops", 1, "--noise", 0.0, "--chains", 3)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(rows) == 5
+    assert {len(row["outputs"]) for row in rows} == {2}
+    assert {row["input"].count(" = ") for row in rows} == {6}
+    done = chacal(
+        "train", "variables-ruler", "--hops", 1, "--noise", 0.0, "--steps", 1, "--batch-size", 2,
+        "--width", 16, "--heads", 2, "--eval-examples", 2, "--test-examples", "all",
+        "--test-file", file, "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["examples"] == {"valid": 2, "test": 5}
+    assert {"recall", "exact_match", "exact_match/hops=01"} <= set(result["test"])
+
+
+def test_the_next_command_can_be_pasted(run, monkeypatch, tmp_path):
+    # in a shell that does not know the environment's folder
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = chacal("train", "chains", *TINY, "--out", tmp_path / "a run")
+    line = done.stdout.rstrip().splitlines()[-1].strip()
+    program, *arguments = shlex.split(line)
+    assert os.access(program, os.X_OK), line
+    assert arguments[-2:] == ["eval", str(tmp_path / "a run")]
+    # and in one that does
+    here = Path(sys.executable).with_name("chacal")
+    if here.is_file():
+        monkeypatch.setenv("PATH", str(here.parent))
+        assert command("demo") == "chacal demo"
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.chdir(here.parent.parent)
+        assert command("demo") == "bin/chacal demo"
+
+
 def test_text_trains(tmp_path):
     (tmp_path / "a.txt").write_text("the cat sat on the mat\n" * 200)
     done = chacal("train", "language", "--train", tmp_path / "a.txt", "--valid",
@@ -285,7 +325,8 @@ def test_help_documents_every_field():
     text = chacal("train", "boxes", "--help").stdout
     for cls in (Boxes, ModelConfig, TrainConfig):
         for field in dataclasses.fields(cls):
-            assert f"--{field.name.replace('_', '-')}" in text
+            if field.name != "sampled":  # a number that is given always holds, and all is "all"
+                assert f"--{field.name.replace('_', '-')}" in text
             assert field.metadata["help"]
 
 

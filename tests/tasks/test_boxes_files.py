@@ -132,11 +132,59 @@ def test_items_are_a_set(a, b, same):
     assert (items(a) == items(b)) is same
 
 
-def test_a_word_that_training_never_saw_is_located(tmp_path):
-    other = (STATE.replace("letter", "spoon"), "Box 1", "is empty", 0)
-    task = write(tmp_path, test=[TRAIN[0], other])
-    with pytest.raises(ValueError, match=r"test-t5\.jsonl, line 2: 'spoon'"):
-        task.batch("test", 0, 0, 2)
+def test_words_that_training_never_saw_cost_their_examples_and_are_counted(tmp_path):
+    in_story = (STATE.replace("letter", "spoon"), "Box 1", "is empty", 0)
+    in_answer = (f"{STATE} {MOVE}", "Box 1", "contains the spoon", 1)
+    task = write(tmp_path, test=[TRAIN[0], in_story, TRAIN[1], in_answer])
+    batch = task.batch("test", 0, 0, 4)
+    asked = batch.targets != IGNORE
+    assert asked.any(1).tolist() == [True, False, True, False]
+    losses = np.where(asked, 1.0, 0.0)
+    got = task.summarise(task.count(batch.targets, losses, batch))
+    assert got["exact_match"] == 0.5
+    assert got["exact_match/numops=0"] == 0.0
+    assert got["unknown_words"] == 0.5
+    assert (got["loss"], got["accuracy"]) == (1.0, 1.0)
+    known = task.batch("valid", 0, 0, 3)
+    counted = task.count(known.targets, known.targets * 0.0, known)
+    assert "unknown_words" not in task.summarise(counted)
+    assert task.vocab_size == write(tmp_path).vocab_size
+
+
+def test_a_tokenizer_tells_the_same_examples(tmp_path, byte_tokenizer):
+    write(tmp_path, test=[TRAIN[0], (STATE.replace("letter", "spoon"), "Box 1", "is empty", 0)])
+    task = BoxesFiles(data=str(tmp_path), tokenizer=byte_tokenizer)
+    phrases = BoxesFiles(data=str(tmp_path))
+    for split in ("train", "valid", "test"):
+        ours, theirs = (t.batch(split, 3, 0, 2) for t in (task, phrases))
+        assert ours.info["numops"].tolist() == theirs.info["numops"].tolist()
+        assert ours.info["known"].all()
+        assert ours.tokens.shape[1] <= task.length
+    batch = task.batch("test", 0, 0, 2)
+    for example, tokens, targets in zip(
+        task.examples("test"), batch.tokens, batch.targets, strict=True
+    ):
+        asked = targets[targets != IGNORE]
+        assert "".join(task.show(asked)) == f" {example.content}."
+        first = int(np.flatnonzero(targets != IGNORE)[0])
+        assert "".join(task.show(tokens[: first + 1])) == example.prompt
+    got = task.summarise(task.count(batch.targets, batch.targets * 0.0, batch))
+    assert (got["exact_match"], got["accuracy"]) == (1.0, 1.0)
+    swapped = batch.targets.copy()
+    told = " contains the key and the big book."
+    at = np.flatnonzero(batch.targets[0] != IGNORE)
+    swapped[0, at] = task._tokenizer.encode(told).ids
+    assert task.count(swapped, batch.targets * 0.0, batch)["exact_match"] == (2.0, 2.0)
+
+
+def test_chosen_examples_are_those_of_their_lines(tmp_path):
+    task = write(tmp_path)
+    whole, some = task.batch("valid", 0, 0, 3), task.pick("valid", np.array([2, 0]))
+    assert task.stored("valid") == 3
+    assert task.stored("train") is None
+    for ours, line in zip(some.tokens, (2, 0), strict=True):
+        n = min(len(ours), whole.tokens.shape[1])
+        assert (ours[:n] == whole.tokens[line][:n]).all()
 
 
 @pytest.mark.parametrize(

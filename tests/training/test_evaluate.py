@@ -1,5 +1,7 @@
 """Figures of generated answers: no operator gets to see the true ones."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from torch import nn
 
 from chacal.nn import Transformer
 from chacal.operators import parse_operator
-from chacal.tasks import IGNORE, Boxes, PaddedBoxes
+from chacal.tasks import IGNORE, Boxes, Labelled, PaddedBoxes, Variables
 from chacal.training.distributed import Group
 from chacal.training.evaluate import compute_scores, decode_freely, evaluate
 
@@ -142,3 +144,89 @@ def test_breakdowns_are_of_what_is_generated():
     assert parts == {0.0}
     names = list(metrics)
     assert names.index("exact_match_teacher_forced") < names.index("exact_match/updates=00")
+
+
+class Always(nn.Module):
+    """Says one class, everywhere, and notes what it was shown."""
+
+    operators = (parse_operator("dense"),)
+
+    def __init__(self, classes):
+        super().__init__()
+        self.classes, self.seen = classes, []
+
+    def forward(self, tokens):
+        self.seen += [row[row != 0].tolist() for row in tokens]
+        return nn.functional.one_hot(torch.zeros_like(tokens), self.classes).float()
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """Fifty texts, of which every fifth is of the class that is said."""
+    rows = [{"text": f"text {i}", "label": "a" if i % 5 == 0 else "b"} for i in range(50)]
+    file = tmp_path / "texts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Labelled(train_file=str(file), valid_file=str(file), test_file=str(file))
+
+
+def seen(task, examples, *, seed=0, split="valid", batch_size=8, sampled=True):
+    """What an evaluation shows a model, its accuracy, and what it reports."""
+    model, told = Always(2), []
+    metrics = evaluate(
+        model, task, split=split, seed=seed, examples=examples, batch_size=batch_size, group=ALONE,
+        sampled=sampled, report=lambda done, total: told.append((done, total)),
+    )  # fmt: skip
+    return [bytes(row).decode() for row in model.seen], metrics["accuracy"], told
+
+
+def test_a_number_of_examples_holds_for_stored_splits(texts):
+    shown, accuracy, told = seen(texts, 20)
+    assert len(set(shown)) == 20
+    assert shown == sorted(shown, key=lambda text: int(text.split()[1])), "in the file's order"
+    assert accuracy == sum(int(text.split()[1]) % 5 == 0 for text in shown) / 20
+    assert told == [(8, 20), (16, 20), (20, 20)]
+    # whatever the seed and the batches are; another split has its own
+    assert seen(texts, 20, seed=7, batch_size=3)[0] == shown
+    assert seen(texts, 20, split="test")[0] != shown
+    # more are those and others
+    assert set(shown) < set(seen(texts, 30)[0])
+
+
+@pytest.mark.parametrize(
+    "how", [{"examples": 0}, {"examples": 99}, {"examples": 2, "sampled": False}]
+)
+def test_all_of_a_stored_split(texts, how):
+    shown, accuracy, _ = seen(texts, **how)
+    assert shown == [f"text {i}" for i in range(50)]
+    assert accuracy == 0.2
+
+
+def test_all_of_what_has_no_end_is_refused():
+    with pytest.raises(ValueError, match="boxes makes them without end; expected a number"):
+        seen(TASK, 0)
+
+
+@torch.no_grad()
+def test_several_answers_of_a_text_are_generated_in_turn():
+    task = Variables(statements=6, min_statements=3, chains=2, pool=9, questions=4)
+    batch = task.batch("valid", 0, 0, 6)
+    tokens, targets = torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets)
+    torch.manual_seed(1)
+    model = Transformer(
+        vocab_size=task.vocab_size, num_classes=task.num_classes, width=32, heads=2,
+        operators=["dense"],
+    ).eval()  # fmt: skip
+    got = decode_freely(model, tokens, targets, task.padding, ALONE, False)
+    for row, asked, guess in zip(tokens, targets != IGNORE, got, strict=True):
+        row = row.clone()
+        for place in asked.nonzero()[:, 0].tolist():
+            said = int(model(row[None, : place + 1])[0, -1].argmax())
+            assert int(guess[place]) == said
+            if place + 1 < len(row):
+                row[place + 1] = said
+    # what reads the answers off its input has them taught, and told freely it has none
+    leaky = ReadsOff("block/3,rows=mean")
+    leaky.forward = lambda t: nn.functional.one_hot(t.roll(-1, 1), task.vocab_size).float()
+    metrics = measure(leaky, task)
+    assert metrics["exact_match_teacher_forced"] > 0.7
+    assert metrics["exact_match"] == 0

@@ -8,7 +8,8 @@ import pytest
 from chacal._plain import from_plain, to_plain
 from chacal.tasks import Chains
 from chacal.training.config import ModelConfig, RunConfig, TrainConfig
-from chacal.training.loop import learning_rate, train
+from chacal.training.loop import train
+from chacal.training.optimizer import learning_rate
 
 
 def config(operator, **changes):
@@ -62,6 +63,8 @@ def test_schedules():
     assert learning_rate(cosine, 55) == pytest.approx(0.55)
     assert learning_rate(cosine, 100) == pytest.approx(0.1)
     assert learning_rate(dataclasses.replace(settings, schedule="constant"), 99) == 1.0
+    # γ's peak is its own, its rise and fall are those of all
+    assert learning_rate(settings, 75, 0.2) == pytest.approx(0.1)
 
 
 def test_configs_are_strict():

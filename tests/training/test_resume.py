@@ -1,5 +1,6 @@
 """A run goes on bit for bit, whenever and however it was stopped."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -9,6 +10,11 @@ import time
 
 import pytest
 from safetensors.torch import load_file
+
+from chacal.tasks import Chains
+from chacal.training.config import RunConfig, defaults
+from chacal.training.loop import train
+from chacal.training.runs import Interrupted
 
 ARGS = [
     "train", "chains", "--blocks", "4", "--block-size", "4", "--width", "16", "--heads", "2",
@@ -161,3 +167,34 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_written(whole, t
     assert done.returncode == 2
     assert "nothing" in done.stderr
     assert not out.exists()
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_ctrl_c_in_an_evaluation_loses_nothing(tmp_path, monkeypatch, split):
+    model, settings = defaults("chains")
+    config = RunConfig(
+        task=Chains(blocks=3, block_size=4),
+        model=dataclasses.replace(model, width=16, heads=2, dropout=0.1),
+        train=dataclasses.replace(
+            settings, steps=6, batch_size=4, eval_every=3, eval_examples=40, test_examples=40,
+            checkpoint_every=100, log_every=1,
+        ),
+    )  # fmt: skip
+    train(config, tmp_path / "whole", quiet=True)
+    made = []
+
+    def pressed(self, which, seed, step, size, whole=Chains.batch):
+        if which == split:
+            made.append(step)
+            if len(made) == 4:
+                os.kill(os.getpid(), signal.SIGINT)
+        return whole(self, which, seed, step, size)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Chains, "batch", pressed)
+        with pytest.raises(Interrupted, match="--resume --out"):
+            train(config, tmp_path / "run", quiet=True)
+    assert len(made) == 4, "it stops after the batch, not after the evaluation"
+    assert not (tmp_path / "run" / "result.json").exists()
+    train(config, tmp_path / "run", resume=True, quiet=True)
+    assert_same(tmp_path / "run", tmp_path / "whole")
