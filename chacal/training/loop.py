@@ -219,8 +219,8 @@ class _Loop:
             parameters["lr"] = learning_rate(settings, self.step, peak)
         self.optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros((), device=group.device)
-        halves = (x.to(group.device).chunk(settings.accumulate) for x in (tokens, targets))
-        parts = list(zip(*halves, strict=True))
+        pieces = (x.to(group.device).chunk(settings.accumulate) for x in (tokens, targets))
+        parts = list(zip(*pieces, strict=True))
         for i, (some_tokens, some_targets) in enumerate(parts):
             with group.sync(self.model, now=i == len(parts) - 1):
                 places = asked_places(self.model, some_targets != IGNORE)
