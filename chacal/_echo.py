@@ -10,7 +10,7 @@ from typing import Any
 MOST_SHOWN = 300
 """Characters of a value that are told."""
 
-MOST_SAID = 2000
+MOST_SAID = 1900
 """Characters of a whole message."""
 
 

@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "hf": {"ops", "decoding", "operators", "nn", "report", "_extras"},
     "tasks": {"_plain", "_files", "_extras", "_memory", "_echo"},
     "bench": {"ops", "operators", "decoding", "_orphans", "_memory"},
-    "report": {"_plain", "_files", "_extras"},
+    "report": {"_plain", "_files", "_extras", "_echo"},
     "training": {
         "ops", "operators", "nn", "hf", "tasks", "bench", "_version", "_plain", "_files",
         "_memory", "_echo",

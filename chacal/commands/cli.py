@@ -15,7 +15,7 @@ import click
 from chacal._echo import one_line, shown
 from chacal._version import __version__
 from chacal.commands.options import Examples, options_of
-from chacal.commands.train import is_text
+from chacal.commands.train import OF_PRETRAINED, is_text
 from chacal.tasks import TASKS
 from chacal.training.config import ModelConfig, TrainConfig, defaults
 from chacal.training.transformers_model import TransformersConfig
@@ -88,7 +88,7 @@ def _train_command(name: str) -> click.Command:
         )
     command.params += options_of(cls)
     if is_text(name):
-        command.params += options_of(TransformersConfig, only=("pretrained", "lora", "freeze"))
+        command.params += options_of(TransformersConfig, only=("pretrained", *OF_PRETRAINED))
     command.params += options_of(ModelConfig, model, skip=("operators",))
     command.params += options_of(TrainConfig, settings, skip=("sampled",))
     return command

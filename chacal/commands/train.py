@@ -16,6 +16,10 @@ TOLD = {"boxes": "boxes-text"}
 """The task that tells one's examples in plain words, where it is another."""
 
 
+OF_PRETRAINED = ("first_layers", "lora", "freeze")
+"""Options of a model that has pretrained weights."""
+
+
 def is_text(name: str) -> bool:
     """Whether a task's examples can be told to a pretrained model, through its tokenizer."""
     fields = dataclasses.fields(TASKS[TOLD.get(name, name)])  # type: ignore[arg-type]
@@ -27,7 +31,7 @@ def run_config(name: str, values: dict[str, Any]) -> RunConfig:
     values = {**values, "sampled": True}
     pretrained = values.get("pretrained")
     if pretrained is None:
-        for field in ("lora", "freeze"):
+        for field in OF_PRETRAINED:
             if values.get(field):
                 raise ValueError(
                     f"{field} is {values[field]!r}, and there are no pretrained weights; expected "
@@ -70,8 +74,7 @@ def _pretrained(values: dict[str, Any]) -> TransformersConfig:
         operator=values["operator"] or "dense",
         layers=values["layers"] or "all",
         pretrained=values["pretrained"],
-        lora=values["lora"],
-        freeze=values["freeze"],
+        **{name: values[name] for name in OF_PRETRAINED},
     )
 
 

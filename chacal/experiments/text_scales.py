@@ -7,10 +7,11 @@ batches of 8, warm-up 0.1, one epoch). The cpu scale is what two cores finish.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
-from chacal.tasks import Code, Language, Scrolls
-from chacal.training.config import ModelConfig, TrainConfig
+from chacal.tasks import Code, Language, Scrolls, Variables
+from chacal.training.config import ModelConfig, TrainConfig, fine_tuning
 from chacal.training.transformers_model import TransformersConfig
 
 GPT2 = "openai-community/gpt2"
@@ -39,6 +40,13 @@ class TextScale:
         tuned_gamma: γ of resolvents in a pretrained model.
         text_seeds: of every cell on text.
         text_note: what the scale reduces.
+        hops: chains of assignments; their tokenizer is the model's.
+        hops_model: the pretrained model that follows them.
+        hops_depth: how many layers it has.
+        hops_train: how it is fine-tuned.
+        hops_examples: texts of the test.
+        hops_longer: statements of the longer texts that it is tested on as well.
+        hops_note: what the scale reduces.
         scrolls: sizes of inputs, outputs and validation; which data set is the table's matter.
         scrolls_model: the encoder-decoder.
         scrolls_train: how it is fine-tuned, but for the steps of an epoch.
@@ -62,6 +70,13 @@ class TextScale:
     tuned_gamma: float
     text_seeds: int
     text_note: str
+    hops: Variables
+    hops_model: TransformersConfig
+    hops_depth: int
+    hops_train: TrainConfig
+    hops_examples: int
+    hops_longer: int
+    hops_note: str
     scrolls: Scrolls
     scrolls_model: TransformersConfig
     scrolls_train: TrainConfig
@@ -104,6 +119,14 @@ SMOKE = TextScale(
     text_seeds=1,
     text_note="SMOKE: a few steps of tiny models, none of them pretrained. No figure means "
     "anything",
+    hops=Variables(statements=6, min_statements=4, questions=2, pool=40),
+    hops_model=TransformersConfig(width=16, heads=2, depth=2, positions=128),
+    hops_depth=5,
+    hops_train=_FEW,
+    hops_examples=8,
+    hops_longer=9,
+    hops_note="SMOKE: a few steps of tiny models, none of them pretrained. No figure means "
+    "anything",
     scrolls=Scrolls(data="help", input_tokens=24, output_tokens=8, limit=4),
     scrolls_model=TransformersConfig(architecture="bart", width=16, heads=2, depth=2),
     scrolls_train=_FEW,
@@ -141,6 +164,17 @@ CPU = TextScale(
     text_note="cpu: from scratch, GPT-2 of 4 layers, width 128, n = 256, 600 steps of 8; "
     "fine-tuned, 40 steps of 2 windows of 256, AdamW 1e-4, γ = 0.5 unless said, measured on the "
     "first 8,192 tokens",
+    hops=Variables(),
+    hops_model=TransformersConfig(pretrained=SMOLLM),
+    hops_depth=30,
+    hops_train=dataclasses.replace(
+        fine_tuning(), eval_every=120, eval_examples=24, test_examples=24, checkpoint_every=60
+    ),
+    hops_examples=96,
+    hops_longer=96,
+    hops_note="cpu: 240 steps of 4 texts of 5 to 36 assignments in 3 chains, AdamW 2e-4 (γ 1e-2), "
+    "the same for all and not searched; 96 texts of 36 assignments, or 96 in the longer ones, 8 "
+    "questions each",
     scrolls=Scrolls(tokenizer=BART, input_tokens=256, output_tokens=32, limit=48),
     scrolls_model=TransformersConfig(pretrained=BART),
     scrolls_train=_EPOCH,
@@ -184,6 +218,14 @@ PAPER = TextScale(
     text_note="paper: GPT-2 of 12 layers, n = 1024, 25,000 steps of 256, AdamW 3e-4; from scratch "
     "on WikiText-103, fine-tuned on OpenWebText's first 8 GB (warm-up, schedule and γ = 0.9 are "
     "ours: the paper does not print them)",
+    hops=Variables(statements=96),
+    hops_model=TransformersConfig(pretrained=SMOLLM),
+    hops_depth=30,
+    hops_train=dataclasses.replace(fine_tuning(), steps=2000, batch_size=32, eval_every=500),
+    hops_examples=1000,
+    hops_longer=288,
+    hops_note="paper: 2,000 steps of 32 texts of 5 to 96 assignments in 3 chains, AdamW 2e-4 "
+    "(γ 1e-2)",
     scrolls=Scrolls(tokenizer=BART),
     scrolls_model=TransformersConfig(pretrained=BART),
     scrolls_train=_EPOCH,

@@ -119,6 +119,7 @@ def build_scores(
     length: int,
     inputs: int = 0,
     weights: bool = True,
+    first_layers: int = 0,
     lora: int = 0,
     frozen: str | None = None,
 ) -> Scores:
@@ -135,6 +136,7 @@ def build_scores(
         length: the task's longest sequence.
         inputs: tokens of the encoder, for an encoder-decoder.
         weights: whether pretrained weights are read, or others follow at once.
+        first_layers: how many of a pretrained model's layers are kept; 0 for all.
         lora: rank of adapters that learn in place of the model's weights; 0 for none.
         frozen: what of the model does not learn (`tuning.freeze`).
     """
@@ -144,6 +146,8 @@ def build_scores(
         if source is not None
         else _fresh(architecture, sizes, vocab_size, length)
     )
+    if first_layers:
+        _cut(config, first_layers, pretrained)
     if isinstance(config, ChaCALConfig):
         raise ValueError(
             f"pretrained is {pretrained!r}, whose layers have operators already "
@@ -171,7 +175,9 @@ def build_scores(
     if source is None or not weights or on_meta:
         model = auto.from_config(config, dtype=torch.float32)
     else:
-        model = _ask(pretrained, auto, source, dtype=torch.float32, **_format(source))
+        model = _ask(
+            pretrained, auto, source, config=config, dtype=torch.float32, **_format(source)
+        )
     if operator != "dense":
         # whether it leaks is said of every run by its result
         patch(model, operator, chosen_layers(layers), allow_leak=True)
@@ -186,6 +192,16 @@ def chosen_layers(text: str) -> str | list[int]:
     """ "0+3" -> [0, 3]; names stay names."""
     parts = text.split("+")
     return [int(part) for part in parts] if all(part.isdigit() for part in parts) else text
+
+
+def _cut(config: Any, count: int, pretrained: str | None) -> None:
+    """Keep a model's first layers; weights of the others are not read."""
+    depth = config.num_hidden_layers
+    if count > depth:
+        raise ValueError(f"first_layers is {count} and {pretrained} has {depth}; expected fewer")
+    config.num_hidden_layers = count
+    if getattr(config, "layer_types", None) is not None:
+        config.layer_types = config.layer_types[:count]
 
 
 def _fresh(architecture: str, sizes: dict[str, Any], vocab_size: int, length: int) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from chacal._echo import shown
 from chacal._files import read_json
 from chacal._plain import from_plain, member
 from chacal.report.results import SMOKE, VERSION, TableResult
@@ -89,7 +90,7 @@ def _read_scale(mark: Path, never_run: Mapping[str, TableResult]) -> Results:
         table = read_table(file)
         if table.scale != scale:
             raise ValueError(
-                f"{file} is of the scale {table.scale!r} in a folder of {scale!r}; "
+                f"{file} is of the scale {shown(table.scale)} in a folder of {shown(scale)}; "
                 f"expected one scale per folder"
             )
         tables.append(table)

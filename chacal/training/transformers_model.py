@@ -51,6 +51,9 @@ class TransformersConfig:
     mlp_ratio: float = option(4.0, "of new weights: width of the feed-forward part over the width")
     positions: int = option(0, "of new weights: learned positions, the task's length at least")
     dropout: float = option(0.0, "of new weights: dropout on every sublayer's output")
+    first_layers: int = added(
+        0, help="of pretrained weights: only the model's first so many layers; 0: all"
+    )
     lora: int = added(0, help="of pretrained weights: rank of adapters that learn instead; 0: none")
     freeze: str | None = added(
         None,
@@ -63,17 +66,17 @@ class TransformersConfig:
         object.__setattr__(self, "operator", spelled_out(self.operator))
         check_wholes(self, ("width", "heads"), least=1)
         check_wholes(self, ("depth",), least=1, most=MOST_LAYERS)
-        check_wholes(self, ("positions",), least=0)
+        check_wholes(self, ("positions", "lora", "first_layers"), least=0)
         if not 0 <= self.mlp_ratio < 1e4:
             raise ValueError(f"mlp_ratio is {self.mlp_ratio}; expected a number of at least 0")
         if self.width % self.heads:
             raise ValueError(f"heads is {self.heads}; expected a divisor of the width {self.width}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}; expected a share in [0, 1)")
-        if self.lora < 0:
-            raise ValueError(f"lora is {self.lora}; expected a rank of at least 1, or 0 for none")
-        if self.pretrained is None and (self.lora or self.freeze):
-            raise ValueError("lora and freeze are of pretrained weights; expected pretrained too")
+        if self.pretrained is None and (self.lora or self.freeze or self.first_layers):
+            raise ValueError(
+                "lora, freeze and first_layers are of pretrained weights; expected pretrained too"
+            )
         if self.lora and self.freeze:
             raise ValueError("lora and freeze are both given; adapters freeze all; expected one")
 
@@ -108,6 +111,7 @@ class TransformersConfig:
             length=task.length,
             inputs=task.inputs,
             weights=weights or self.partial,
+            first_layers=self.first_layers,
             lora=self.lora,
             frozen=self.freeze,
         )
@@ -121,5 +125,6 @@ class TransformersConfig:
         where = {"all": "all layers", "paper:code": "layer 2", "paper:scrolls": "decoder layer 1"}
         learns = f"; LoRA of rank {self.lora}" * bool(self.lora)
         learns += f"; frozen: {self.freeze}" * bool(self.freeze)
+        made += f", its first {self.first_layers} layer(s)" * bool(self.first_layers)
         placed = where.get(self.layers, f"layer(s) {self.layers} from 0")
         return f"{made}; operator in {placed}{learns}"

@@ -63,6 +63,19 @@ def test_only_one_layer_of_the_programs_reader_is_replaced():
         assert not cell.paper
 
 
+def test_hops_compare_models_that_differ_in_their_layers_alone():
+    cells = declare("tab:hops", pretrained="some/model")
+    assert {(c.run.task, c.run.train) for c in cells} == {(cells[0].run.task, cells[0].run.train)}
+    assert cells[0].run.task.tokenizer == "some/model"
+    four = next(c for c in cells if c.label == "whole model, γ from 0.5 in four")
+    assert four.run.model.layers == "10+14+18+22"
+    short = next(c for c in cells if c.label == "first 8 layers, γ from 0.5 in one")
+    assert (short.run.model.first_layers, short.run.model.layers) == (8, "4")
+    longer = {c.label: c for c in cells if c.row.longer}
+    assert longer["whole model, dense, longer texts"].run == cells[0].run
+    assert all(c.evaluation.settings == ("statements=96",) for c in longer.values())
+
+
 def test_lengths_are_trained_twice_and_tested_at_three():
     cells = [c for c in declare("tab:lm_length_sweep") if c.row.mechanism.name == "dense"]
     assert len(cells) == 6

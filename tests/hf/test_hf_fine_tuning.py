@@ -185,6 +185,20 @@ def test_gamma_alone_learns_at_its_own_rate(given, tmp_path):
     assert far(model(tokens), dense(tokens)) > 1e-2
 
 
+def test_the_first_layers_alone(given, tmp_path):
+    cut = ["--first-layers", "2", "--steps", "0"]
+    train("variables", *cut, "--out", tmp_path / "run", given=given)
+    before, (after, _) = tiny_as_given(given), load_run(tmp_path / "run")
+    assert len(after.model.model.layers) == 2 < len(before.model.layers)
+    del before.model.layers[2:]
+    tokens = torch.arange(32)[None]
+    assert far(after(tokens), before(tokens, use_cache=False).logits) < 1e-5
+    code, _, err = chacal("train", "variables", "--pretrained", given, *SHORT["variables"],
+                          "--first-layers", "9", "--out", tmp_path / "x")  # fmt: skip
+    assert code == 2
+    assert "first_layers is 9" in err
+
+
 def test_gamma_and_all_else_learn_together(given, tmp_path):
     learn = ["--operator", "chacal,gamma=learn", "--layers", "1", "--lr", "1e-4"]
     train("variables", *learn, "--steps", "1", "--out", tmp_path / "run", given=given)

@@ -12,6 +12,7 @@ LINES = [
 
 FILES = [
     Edit("finished", "result.json", "line gone", 263),
+    Edit(house="report", file="scale.json", how="value", where=20045, value="a word of 3,000"),
 ]
 
 TENSORS = [

@@ -1,0 +1,215 @@
+"""tab:hops: a pretrained model that follows chains of assignments, by the number of hops.
+
+The table is ours. It asks when a resolvent helps a model that people already have: the same text,
+steps and rates for all, with ordinary attention, with a γ per head that learns in one layer, in
+four or in all, and with the model cut to its first layers: how many of them is one resolvent worth?
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chacal.experiments.cells import Cell, Evaluation
+from chacal.experiments.scales import Scale
+from chacal.experiments.table import Found, Table
+from chacal.experiments.tables._arithmetic import mean_of
+from chacal.experiments.text_scales import TEXT_SCALES
+from chacal.report.drawings import Line, LinePlot, Panel
+from chacal.report.results import EXACT_MATCH, LOSS, ByGroup
+from chacal.training.config import RunConfig
+from chacal.training.transformers_model import TransformersConfig
+
+FEW = 20
+"""Questions below which a group has no point: its share would be chance."""
+
+FAR = 4
+"""Hops that a few layers of ordinary attention do not follow."""
+
+COUNTS: dict[int | str, str] = {1: "one", 4: "four"}
+
+LEARNED = "chacal,gamma=learn:0.5"
+FROM_ZERO = "chacal,gamma=learn"
+WINDOW = "window@64,gamma=learn:0.5"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A model, fine-tuned.
+
+    Attributes:
+        operator: of the patched layers.
+        patched: where they are, as shares of the depth; none for an unpatched model, "all" for all.
+        first: how many of the model's layers there are; 0 for all.
+        longer: whether it is tested on longer texts than it was trained on.
+    """
+
+    operator: str = "dense"
+    patched: tuple[float, ...] | str = ()
+    first: int = 0
+    longer: bool = False
+
+    @property
+    def label(self) -> str:
+        """As in "first 8 layers, γ from 0.5 in one"."""
+        model = f"first {self.first} layers" if self.first else "whole model"
+        start = {LEARNED: "γ from 0.5", FROM_ZERO: "γ from 0", WINDOW: "window of 64, γ from 0.5"}
+        if self.operator == "dense":
+            told = "dense"
+        else:
+            count = self.patched if isinstance(self.patched, str) else len(self.patched)
+            told = f"{start[self.operator]} in {COUNTS.get(count, count)}"
+        return f"{model}, {told}{', longer texts' if self.longer else ''}"
+
+    def layers(self, depth: int) -> str:
+        """The patched layers of a model of so many."""
+        if isinstance(self.patched, str):
+            return self.patched
+        return "+".join(str(int(share * depth)) for share in self.patched)
+
+
+MIDDLE = (0.5,)
+FOUR = (0.34, 0.47, 0.6, 0.74)
+"""Of 30 layers: 10, 14, 18 and 22."""
+
+KINDS = (
+    Row(),
+    Row(operator=LEARNED, patched=MIDDLE),
+    Row(operator=LEARNED, patched=FOUR),
+    Row(operator=FROM_ZERO, patched=FOUR),
+    Row(operator=WINDOW, patched=FOUR),
+    Row(operator=LEARNED, patched="all"),
+    Row(operator=FROM_ZERO, patched="all"),
+    *(
+        Row(operator=operator, patched=patched, first=first)
+        for first in (4, 8, 16)
+        for operator, patched in (("dense", ()), (LEARNED, MIDDLE), (FROM_ZERO, MIDDLE))
+    ),
+)
+
+
+class HopsTable(Table[Row]):
+    """tab:hops."""
+
+    name = "tab:hops"
+    title = "A pretrained model on chains of assignments, by the number of hops"
+    place = 15
+    metrics = (EXACT_MATCH, LOSS)
+    by_group = (
+        ByGroup(
+            metric="exact_match",
+            by="hops",
+            text="Share of questions that are right, by how many assignments stand between a name "
+            "and its value.",
+        ),
+    )
+    given = ("pretrained",)
+
+    def cells(self, scale: Scale) -> Sequence[Cell[Row]]:
+        """Every model on texts as it was trained on, and the whole ones on longer texts too."""
+        size = TEXT_SCALES[scale.name]
+        model = size.hops_model
+        if scale.given.pretrained is not None:
+            model = dataclasses.replace(model, pretrained=scale.given.pretrained)
+        task = dataclasses.replace(size.hops, tokenizer=model.pretrained)
+        depth = size.hops_depth
+        test = Evaluation(examples=size.hops_examples, batch_size=size.hops_train.batch_size)
+        longer = dataclasses.replace(test, settings=(f"statements={size.hops_longer}",))
+        cells = []
+        for row in KINDS:
+            if row.first >= depth:
+                continue
+            run = RunConfig(task=task, model=_cut(model, row, depth), train=size.hops_train)
+            cells.append(self.cell(row, run, test))
+            if not row.first:
+                cells.append(self.cell(dataclasses.replace(row, longer=True), run, longer))
+        return cells
+
+    def seeds(self, scale: Scale) -> int:
+        """The scale's on text."""
+        return TEXT_SCALES[scale.name].text_seeds
+
+    def note(self, scale: Scale) -> str:
+        """What the scale reduces."""
+        return TEXT_SCALES[scale.name].hops_note
+
+    def findings(self, found: Sequence[Found[Row]]) -> list[str]:
+        """Each patched model against the same model with ordinary attention."""
+        right = mean_of(found, "exact_match")
+        far = {of.row: _far(of) for of in found}
+        said = []
+        for row in right:
+            plain = dataclasses.replace(row, operator="dense", patched=())
+            if row.operator == "dense" or plain not in right:
+                continue
+            said.append(
+                f"{row.label}: {100 * right[row]:.1f} % right, dense {100 * right[plain]:.1f} %; "
+                f"from {FAR} hops on {_told(far[row])}, dense {_told(far[plain])}."
+            )
+        return said
+
+    def line_plots(self, found: Sequence[Found[Row]]) -> list[LinePlot]:
+        """Right answers against hops: whole models, the same on longer texts, and cut ones."""
+        kinds = (
+            ("the whole model", lambda row: not row.first and not row.longer),
+            ("longer texts", lambda row: row.longer),
+            ("its first layers", lambda row: bool(row.first)),
+        )
+        panels = []
+        for title, fits in kinds:
+            lines = [
+                Line(name=of.row.label, x=tuple(at), y=tuple(100 * y for y in at.values()),
+                     plain=of.row.operator == "dense")
+                for of in found
+                if fits(of.row) and (at := _by_hops(of))
+            ]  # fmt: skip
+            if lines:
+                panels.append(Panel(title=title, across="hops", lines=tuple(lines)))
+        if not panels:
+            return []
+        return [
+            LinePlot(
+                name="exact_match/hops", text="Right answers by the number of hops (groups of "
+                f"fewer than {FEW} questions left out).", up="right (%)", panels=tuple(panels),
+                percent=True, height=4.6,
+            )
+        ]  # fmt: skip
+
+
+def _by_hops(of: Found[Row]) -> dict[int, float]:
+    """Hops -> the share that is right, where there are enough questions."""
+    sizes = of.result.group_sizes("hops")
+    return {
+        hops: figure.mean
+        for hops, figure in of.result.broken_down("exact_match", "hops").items()
+        if sizes.get(hops, FEW) >= FEW
+    }
+
+
+def _far(of: Found[Row]) -> float | None:
+    """The share that is right of all questions with at least FAR hops."""
+    sizes = of.result.group_sizes("hops")
+    there = {
+        hops: figure.mean
+        for hops, figure in of.result.broken_down("exact_match", "hops").items()
+        if hops >= FAR and sizes.get(hops)
+    }
+    count = sum(sizes[hops] for hops in there)
+    return sum(share * sizes[hops] for hops, share in there.items()) / count if count else None
+
+
+def _told(share: float | None) -> str:
+    return "unknown" if share is None else f"{100 * share:.1f} %"
+
+
+def _cut(model: TransformersConfig, row: Row, depth: int) -> TransformersConfig:
+    """The model of a row: its first layers, or all, and which of them are patched."""
+    layers = row.layers(row.first or depth)
+    model = dataclasses.replace(model, operator=row.operator, layers=layers or "all")
+    if model.pretrained:
+        return dataclasses.replace(model, first_layers=row.first)
+    return dataclasses.replace(model, depth=row.first or depth)
+
+
+TABLE = HopsTable()
