@@ -7,9 +7,8 @@ state-dict keys and forwards stay as they are. A hook before its forward takes t
 its hands (cache.py) and leaves the layer's own state at the module, where the function finds it;
 not every module hands its arguments on.
 
-The mask is made once for all layers, for the implementation that the ordinary ones use. All that
-an operator needs of it is which tokens are real. That is read off its last row, which a causal
-mask lets see every real key; a mask that says anything else is refused.
+A compiler finds one operator in a layer without a cache, and no break in its graph: what reads
+values is left out there (masks.py). A layer with a cache breaks it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from chacal.hf.cache import OperatorLayer, layer_of, unless_all
+from chacal.hf.cache import OperatorLayer, layer_of
+from chacal.hf.masks import read_mask
+from chacal.operators import Operator
 
 NAME = "chacal"
 
@@ -30,11 +31,10 @@ CACHE = ("past_key_values", "layer_past")
 USED: Any = "used"
 """Stands where a module's state was, once its attention has been computed."""
 
-REFUSED = ("softcap", "s_aux", "position_bias", "cu_seq_lens_q", "cu_seq_lens_k", "cache")
+REFUSED = ("softcap", "s_aux", "position_bias", "cache")
 """Arguments of other attention functions that would change what is computed."""
 
 
-@torch.compiler.disable  # a graph break at every patched layer: what follows branches on data
 def attend(
     module: Any,
     query: Tensor,
@@ -66,6 +66,27 @@ def attend(
         (batch, c, heads, d_v), and (batch, heads, 0, 0) in the place of attention weights, which
         are never formed: with None, `outputs.attentions` would skip the layer.
     """
+    compute = _attend
+    if torch.compiler.is_compiling() and getattr(module, "chacal_layer", None) is not None:
+        compute = torch.compiler.disable(_attend)  # a decoder branches on its data
+    return compute(
+        module, query, key, value, attention_mask, scaling, dropout, sliding_window, is_causal,
+        kwargs,
+    )  # fmt: skip
+
+
+def _attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None,
+    dropout: float,
+    sliding_window: int | None,
+    is_causal: bool | None,
+    kwargs: dict[str, Any],
+) -> tuple[Tensor, Tensor]:
     operator = getattr(module, "chacal_operator", None)
     if operator is None:
         raise ValueError(
@@ -76,16 +97,16 @@ def attend(
     if given or is_causal is False:
         raise ValueError(
             f"{operator} was called with {', '.join(given) or 'is_causal=False'}; expected plain "
-            f"causal attention (packed sequences, soft caps and sinks have no resolvent here)"
+            f"causal attention (soft caps and sinks have no resolvent here)"
         )
-    layer: OperatorLayer | None = module.__dict__.get("chacal_layer")
+    layer: OperatorLayer | None = getattr(module, "chacal_layer", None)
     if layer is USED:
         raise ValueError(
             f"{type(module).__name__} attends more than once a token, and {operator} keeps one "
             f"state for it; expected use_cache=False"
         )
     if layer is not None:
-        module.__dict__["chacal_layer"] = USED
+        module.chacal_layer = USED
     past = 0 if layer is None else layer.length
     count = query.shape[2]
     if key.shape[2] != count:
@@ -99,13 +120,7 @@ def attend(
             f"tokens, and {operator} has its own pattern; expected shorter inputs, or a config "
             f"with sliding_window=None"
         )
-    positions = kwargs.get("position_ids")
-    if attention_mask is None and positions is not None and bool((positions.diff() < 0).any()):
-        raise ValueError(
-            "position_ids start again within a row and there is no mask, as for sequences packed "
-            "for flash attention, which would see each other; expected one sequence a row"
-        )
-    real = unless_all(real_tokens(attention_mask, query.shape[0], past, count))
+    seen = read_mask(attention_mask, query.shape[0], past, count, kwargs, query.device)
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
@@ -113,60 +128,56 @@ def attend(
     dtype = torch.promote_types(query.dtype, value.dtype)
     q, k, v = (x.to(dtype) for x in (query, key, value))
     gamma = module.chacal_gamma(q) if operator.learn is not None else None
-    if layer is None:
-        Y = operator(q, k, v, mask=real, scale=scaling, gamma=gamma)
+    if seen.cu_seqlens is not None:
+        if layer is not None:
+            raise ValueError(
+                "packed sequences were given together with a cache, in which one sequence a row "
+                "goes on; expected use_cache=False"
+            )
+        Y = _packed(operator, q, k, v, seen.cu_seqlens, scaling, gamma)
+    elif layer is None:
+        Y = operator(q, k, v, mask=seen.real, scale=scaling, gamma=gamma)
     else:
-        Y = layer.attend(q, k, v, real, scaling, gamma=gamma, groups=groups)
+        Y = layer.attend(q, k, v, seen.real, scaling, gamma=gamma, groups=groups)
     Y = nn.functional.dropout(Y, dropout, training=module.training)
     no_weights = Y.new_empty(*Y.shape[:2], 0, 0)
     return Y.transpose(1, 2).contiguous().to(value.dtype), no_weights
 
 
-def real_tokens(mask: Tensor | None, batch: int, past: int, count: int) -> Tensor | None:
-    """Which tokens are no padding, from an attention mask of any of transformers' forms.
-
-    Args:
-        mask: None; (batch, n) as for flash attention; (batch or 1, heads or 1, c, n), boolean as
-            for SDPA or added to scores as in eager attention, for c queries that end n keys.
-        batch: sequences.
-        past: keys before the first query.
-        count: c.
-
-    Returns:
-        (batch, n) boolean, or None where nothing is masked.
-    """
-    if mask is None:
-        return None
-    n = past + count
-    if not isinstance(mask, Tensor) or mask.ndim not in (2, 4) or mask.shape[-1] != n:
-        given = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
-        raise ValueError(f"attention_mask is {given}; expected {n} keys in (batch, n) or 4-D form")
-    if mask.ndim == 2:
-        return mask.bool().expand(batch, n)
-    visible = mask if mask.dtype == torch.bool else mask == 0
-    real = visible[:, 0, -1].clone()  # a view, kept by a cache, would keep the whole mask
-    causal = torch.ones(count, n, dtype=torch.bool, device=mask.device).tril(past)
-    if not bool((visible == (real[:, None, None] & causal)).all()):
-        raise ValueError(
-            "attention_mask is not a causal mask with padding (packed sequences, a sliding window "
-            "or a mask of your own?); expected a 2-D mask, 1 for real tokens, as tokenizers give"
-        )
-    return real.expand(batch, n)
+def _packed(
+    operator: Operator,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens: Tensor,
+    scale: float | None,
+    gamma: Tensor | None,
+) -> Tensor:
+    """Y of sequences that are packed into the rows of (batch, heads, n, d)."""
+    batch = q.shape[0]
+    # all rows one after another: (heads, batch · n, d)
+    q, k, v = (x.transpose(0, 1).flatten(1, 2) for x in (q, k, v))
+    Y = operator(q, k, v, cu_seqlens=cu_seqlens, scale=scale, gamma=gamma)
+    return Y.unflatten(1, (batch, -1)).transpose(0, 1)
 
 
-@torch.compiler.disable
 def hand_over_cache(
     module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Forward pre-hook of a patched module: its state instead of the cache."""
-    module.__dict__.pop("chacal_layer", None)
     name = next((name for name in CACHE if kwargs.get(name) is not None), None)
     if name is None:
+        if getattr(module, "chacal_layer", None) is not None:
+            module.chacal_layer = None
         return None
-    # no attribute that a module could register, or a copy would have to carry
-    module.__dict__["chacal_layer"] = layer_of(
-        kwargs[name], module.layer_idx, module.chacal_operator
-    )
+    return _hand_over(module, args, kwargs, name)
+
+
+@torch.compiler.disable  # a decoder branches on its data
+def _hand_over(
+    module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    module.chacal_layer = layer_of(kwargs[name], module.layer_idx, module.chacal_operator)
     return args, {**kwargs, name: None}
 
 

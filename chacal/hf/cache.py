@@ -23,6 +23,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidi
 
 from chacal.decoding.decoder import Decoder
 from chacal.decoding.states import ROLLBACK
+from chacal.hf.masks import unless_all
 from chacal.operators import Operator
 from chacal.ops.inputs import check_count
 
@@ -180,11 +181,6 @@ class OperatorLayer(CacheLayerMixin):
 
     def prefetch(self) -> None:
         """A decoder stays where it is."""
-
-
-def unless_all(real: Tensor | None) -> Tensor | None:
-    """None where every token is real, as for a mask that is not there."""
-    return None if real is None or bool(real.all()) else real
 
 
 def can_decode(operator: Operator) -> bool:
