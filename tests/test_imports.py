@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "decoding": {"ops"},
     "operators": {"ops", "decoding", "_plain"},
     "nn": {"ops", "decoding", "operators"},
-    "hf": {"ops", "decoding", "operators", "nn", "_extras"},
+    "hf": {"ops", "decoding", "operators", "nn", "report", "_extras"},
     "tasks": {"_plain", "_extras"},
     "bench": {"ops", "operators", "decoding"},
     "report": {"_plain", "_extras"},
@@ -38,7 +38,7 @@ MAY_IMPORT = {
 
 LAZY = [
     "click", "rich", "matplotlib", "transformers", "tokenizers", "datasets", "rouge_score",
-    "huggingface_hub",
+    "huggingface_hub", "peft",
 ]  # fmt: skip
 
 

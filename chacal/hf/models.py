@@ -42,12 +42,12 @@ class ChaCALModel:
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         install_from_config(self)
 
-    def _init_weights(self, module: Any) -> None:
+    def initialize_weights(self) -> None:
         """As for the stock model; a γ that a checkpoint does not have is where it starts."""
-        if isinstance(module, LearnedGamma):
-            init.constant_(module.weight, module.start)
-        else:
-            super()._init_weights(module)  # type: ignore[misc]
+        for module in self.modules():  # type: ignore[attr-defined]
+            if isinstance(module, LearnedGamma):
+                init.constant_(module.weight, module.start)  # unless it was loaded
+        super().initialize_weights()  # type: ignore[misc]
 
     def _get_name(self) -> str:
         """The stock class's name: by it the Trainer knows that labels are to be shifted."""

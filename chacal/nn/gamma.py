@@ -21,11 +21,12 @@ mixed precision may hand the parameter over, knows nothing between 0.998 and 1."
 
 
 class Clamped(torch.autograd.Function):
-    """w clamped to [0, LARGEST]; at a border only a gradient that leads back inside is passed on.
+    """w clamped to [0, LARGEST]; beyond a border only a gradient that leads back is passed on.
 
-    With torch.clamp, a parameter that a step has carried past a border would have no gradient, and
-    stay there for good. With every gradient passed straight through, one that rests at a border
-    would be carried further out at each step and take as many to come back.
+    At 0 itself it is the derivative in γ, whatever its sign. With torch.clamp, a parameter that a
+    step has carried past a border would have no gradient, and stay there for good. With every
+    gradient passed straight through, one that rests beyond a border would be carried further out
+    at each step and take as many to come back.
     """
 
     @staticmethod
@@ -38,7 +39,7 @@ class Clamped(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         """A descent step goes against the gradient."""
         (w,) = ctx.saved_tensors
-        outward = ((w <= 0) & (grad > 0)) | ((w >= LARGEST) & (grad < 0))
+        outward = ((w < 0) & (grad > 0)) | ((w > LARGEST) & (grad < 0))
         return grad.masked_fill(outward, 0.0)
 
 

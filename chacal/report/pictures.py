@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,12 +70,12 @@ class Mass:
     top: dict[str, float]
 
 
-def require_matplotlib() -> None:
-    """Raise a ValueError that says what to install, unless matplotlib is there."""
+def require_matplotlib(what: str = "chacal inspect") -> None:
+    """Raise a ValueError that says what to install for `what`, unless matplotlib is there."""
     try:
         import matplotlib  # noqa: F401 - only whether it is there
     except ImportError:
-        raise ValueError(f"chacal inspect needs matplotlib: {install('plot')}") from None
+        raise ValueError(f"{what} needs matplotlib: {install('plot')}") from None
 
 
 def draw_attention(
@@ -220,6 +220,45 @@ def draw_mass(curves: Sequence[Mass], *, title: str, note: str, length: float) -
         ]  # fmt: skip
         columns = min(4, len(handles))
         figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+        return _png(figure)
+
+
+def draw_gammas(gammas: Mapping[int, Sequence[float]]) -> bytes:
+    """γ by layer, from top to bottom, and head, from left to right.
+
+    Args:
+        gammas: γ of each head by layer.
+
+    Returns:
+        a PNG.
+    """
+    require_matplotlib("a picture of γ")
+    from matplotlib import rc_context
+
+    across = max(map(len, gammas.values()))
+    cell = 0.62 if across <= 16 else 0.5
+    width, height = max(6.0, 1.0 + cell * across + 1.2), cell * len(gammas) + 1.0
+    values = np.full((len(gammas), across), np.nan)
+    for row, heads in enumerate(gammas.values()):
+        values[row, : len(heads)] = heads
+    with rc_context(STYLE):
+        figure, whole = _figure(width, height, "γ of each head", "0 is ordinary attention.")
+        figure.set_layout_engine("constrained", rect=(0, 0, 1, height / whole))
+        ax = figure.subplots()
+        image = ax.imshow(values, vmin=0, vmax=1, cmap="magma_r", interpolation="nearest")
+        for row, column in zip(*np.nonzero(~np.isnan(values)), strict=True):
+            value = values[row, column]
+            ax.text(
+                column, row, f"{value:.2f}", ha="center", va="center", fontsize=10,
+                color="white" if value > 0.5 else "black",
+            )  # fmt: skip
+        ax.set_yticks(range(len(gammas)), [str(layer) for layer in gammas])
+        ax.set_xticks(range(across), [str(head) for head in range(across)])
+        ax.set_ylabel("layer")
+        ax.set_xlabel("head")
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+        figure.colorbar(image, ax=ax, ticks=[0, 0.5, 1]).outline.set_visible(False)
         return _png(figure)
 
 

@@ -4,16 +4,34 @@ import torch
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Starcoder2Config,
+    Starcoder2ForCausalLM,
 )
 
 EXACT = 1e-10
@@ -52,12 +70,35 @@ KINDS = {
     ),
 }  # fmt: skip
 
+NEOX = {name: size for name, size in LLAMA.items() if name != "num_key_value_heads"}
+
+MORE = {
+    "gpt_neox": (GPTNeoXForCausalLM, GPTNeoXConfig, NEOX),
+    "opt": (
+        OPTForCausalLM, OPTConfig,
+        {**NEOX, "ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.0},
+    ),
+    "phi": (PhiForCausalLM, PhiConfig, LLAMA),
+    "phi3": (Phi3ForCausalLM, Phi3Config, LLAMA),
+    # its own default does not scale q·k at all, which no Granite does
+    "granite": (GraniteForCausalLM, GraniteConfig, {**LLAMA, "attention_multiplier": 0.25}),
+    "olmo2": (Olmo2ForCausalLM, Olmo2Config, LLAMA),
+    "starcoder2": (Starcoder2ForCausalLM, Starcoder2Config, LLAMA),
+    "mixtral": (MixtralForCausalLM, MixtralConfig, {**LLAMA, "num_local_experts": 4}),
+    "gemma3": (
+        Gemma3ForCausalLM, Gemma3TextConfig,
+        {**LLAMA, "head_dim": 8, "sliding_window": 6,
+         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    ),
+}  # fmt: skip
+"""Architectures that have nothing of their own in chacal.hf: a sample of the others."""
+
 CAUSAL_LM = [kind for kind in KINDS if kind != "bart"]
 
 
 def tiny(kind: str, seed: int = 0, dtype: torch.dtype = torch.float64, **changes):
     """A model with weights large enough for its attention to have preferences."""
-    cls, config_class, sizes = KINDS[kind]
+    cls, config_class, sizes = {**KINDS, **MORE}[kind]
     std = {"init_std" if kind == "bart" else "initializer_range": 0.3}
     torch.manual_seed(seed)
     config = config_class(**{"vocab_size": VOCABULARY, **sizes, **TOKENS, **std, **changes})

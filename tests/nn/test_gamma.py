@@ -15,7 +15,7 @@ def test_it_starts_at_0_and_has_a_gradient_there():
     x = torch.randn(2, 9, 16)
     torch.testing.assert_close(learned(x), dense(x), atol=1e-6, rtol=0)
     learned(x).square().sum().backward()
-    assert learned.learned_gamma.weight.grad.abs().max() > 1e-3
+    assert learned.learned_gamma.weight.grad.abs().min() > 1e-3
 
 
 def test_it_starts_where_it_is_told_to():
@@ -41,12 +41,12 @@ def test_no_step_takes_it_out_of_its_bounds(optimiser, lr):
         assert bool((gamma() < 1).all())
 
 
-def test_at_a_border_only_the_way_back_is_open():
+def test_beyond_a_border_only_the_way_back_is_open():
     gamma = LearnedGamma(5)
     with torch.no_grad():
         gamma.weight.copy_(torch.tensor([0.0, -3.0, 0.5, LARGEST, 2.0]))
     assert gamma().tolist() == pytest.approx([0.0, 0.0, 0.5, LARGEST, LARGEST])
-    for sign, passed in ((1.0, [0, 0, 1, 1, 1]), (-1.0, [1, 1, 1, 0, 0])):
+    for sign, passed in ((1.0, [1, 0, 1, 1, 1]), (-1.0, [1, 1, 1, 1, 0])):
         gamma.weight.grad = None
         (sign * gamma().sum()).backward()
         assert gamma.weight.grad.tolist() == [sign * each for each in passed]
