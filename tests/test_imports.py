@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "nn": {"ops", "decoding", "operators"},
     "hf": {"ops", "decoding", "operators", "nn", "report", "_extras"},
     "tasks": {"_plain", "_extras"},
+    "eval": {"tasks", "_extras"},
     "bench": {"ops", "operators", "decoding"},
     "report": {"_plain", "_extras"},
     "training": {"ops", "operators", "nn", "hf", "tasks", "bench", "_version", "_plain"},
@@ -26,8 +27,8 @@ MAY_IMPORT = {
         "ops", "operators", "nn", "tasks", "training", "bench", "report", "_plain",
     },
     "commands": {
-        "operators", "nn", "tasks", "training", "bench", "experiments", "report", "_version",
-        "_extras",
+        "operators", "nn", "tasks", "training", "bench", "experiments", "report", "eval",
+        "_version", "_extras",
     },
     "__init__": {"ops", "decoding", "operators", "nn", "_version"},
     "__main__": {"commands"},

@@ -253,6 +253,14 @@ def _ruler_command() -> click.Command:
 cli.add_command(_ruler_command())
 
 
+@cli.command("eval-tasks")
+def eval_tasks() -> None:
+    """Print the folder of task files for lm_eval --include_path."""
+    from chacal.eval import tasks_path
+
+    click.echo(tasks_path())
+
+
 @cli.command("reproduce")
 @click.argument("table", required=False)
 @click.option("--scale", type=click.Choice(["smoke", "cpu", "paper"]), default="cpu",
