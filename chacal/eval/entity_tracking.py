@@ -34,9 +34,14 @@ move_contents = partial(documents, "move_contents")
 
 
 def _document(where: str, row: dict[str, Any]) -> dict[str, Any]:
-    prefix, options, numops = (row.get(key) for key in ("input_prefix", "options", "numops"))
-    valid = isinstance(prefix, str) and isinstance(options, list) and type(numops) is int
-    if not valid or len(options) < 2 or not all(isinstance(o, str) and o for o in options):
+    prefix, options, numops = row.get("input_prefix"), row.get("options"), row.get("numops")
+    if (
+        not isinstance(prefix, str)
+        or not isinstance(options, list)
+        or len(options) < 2
+        or not all(isinstance(option, str) and option for option in options)
+        or type(numops) is not int
+    ):
         raise ValueError(
             f"{where}: expected input_prefix (a text), options (two texts or more) and numops"
         )
