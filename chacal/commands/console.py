@@ -85,7 +85,7 @@ def metric_table(metrics: dict[str, float]) -> Table:
 
 def figure(name: str, value: float) -> str:
     """A metric as people read it."""
-    if name.startswith(("accuracy", "exact_match", "box_accuracy")):
+    if name.startswith(("accuracy", "exact_match", "box_accuracy", "recall", "unknown_words")):
         return f"{100 * value:.2f} %"
     return f"{value:.4f}"
 

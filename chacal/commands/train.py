@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from chacal.commands.options import choose_operators, collect, given_options, refuse_options
 from chacal.tasks import TASKS
+from chacal.tasks.tokenizers import is_path
 from chacal.training.config import ModelConfig, RunConfig, TrainConfig, defaults, fine_tuning
 from chacal.training.transformers_model import TransformersConfig
 
@@ -31,6 +33,11 @@ def run_config(name: str, values: dict[str, Any]) -> RunConfig:
                     f"{field} is {values[field]!r}, and there are no pretrained weights; expected "
                     f"--pretrained with it"
                 )
+    elif is_path(pretrained) and not Path(pretrained).exists():
+        raise ValueError(
+            f"pretrained is {pretrained!r}, which is not there; expected a folder, a GGUF file or "
+            f"a hub name"
+        )
     task: Any = _task(name, values, pretrained)
     if pretrained is not None:
         return RunConfig(task=task, model=_pretrained(values), train=_fine_tuning(values))

@@ -52,7 +52,7 @@ class Task(ABC):
     metric: ClassVar[str]
     maximise: ClassVar[bool]
     generates: ClassVar[bool] = False
-    """Whether a row's answer is one run of tokens, each asked at the token before it. The true ones
+    """Whether a row's answers are runs of tokens, each asked at the token before it. The true ones
     then stand among the inputs, where an operator that sees later tokens reads them off."""
     free_running: ClassVar[bool] = False
     """Whether every model is judged by the answer that it generates. Where all of an answer must be
