@@ -280,7 +280,8 @@ def eval_tasks() -> None:
 )
 @click.option("--pretrained", help="Model to fine-tune: folder, GGUF file or hub name; none, for "
               "tab:scrolls: a small one with new weights.")  # fmt: skip
-@click.option("--data", help="tab:scrolls: folder in the layout of SCROLLS.")
+@click.option("--data", help="tab:scrolls: folder in the layout of SCROLLS; tab:kim_schuster: "
+              "folder of Kim and Schuster's data sets.")  # fmt: skip
 def reproduce_table(table: str | None, **options: Any) -> None:
     """Make a TABLE of the paper, or go on with it; without TABLE, list them."""
     from chacal.commands.reproduce import list_tables, print_table
