@@ -56,5 +56,7 @@ def score(document: dict[str, Any], answers: list[str]) -> dict[str, float]:
         "exact_match": right,
         **{name: document[name] for name in ("chance", "shortest", "start")},
     }
-    by_operations = {f"exact_match_ops_{document['numops']}": right}
-    return with_hard(scores, document["numops"]) | by_operations
+    parts = {f"exact_match_ops_{document['numops']}": right}
+    if not document["start"]:
+        parts["exact_match_changed"] = right
+    return with_hard(scores, document["numops"]) | parts

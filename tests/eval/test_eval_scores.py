@@ -73,11 +73,12 @@ def test_stories_of_kim_and_schuster(kim_schuster):
     assert rows[2]["prompt"].endswith(" to Box 1. Box 1 contains")
     assert boxes.score(rows[2], [" the key and the big book. Box"]) == {
         "exact_match": 1, "chance": pytest.approx(1 / 3), "shortest": 0, "start": 0,
-        "exact_match_ops_1": 1,
+        "exact_match_ops_1": 1, "exact_match_changed": 1,
     }  # fmt: skip
     wrong = boxes.score(rows[4], [" the key"])
     assert wrong["exact_match"] == wrong["exact_match_2plus"] == wrong["exact_match_ops_2"] == 0
     assert wrong["start_2plus"] == wrong["shortest_2plus"] == 1
+    assert "exact_match_changed" not in wrong
     assert boxes.score(rows[4], [" nothing"])["exact_match_2plus"] == 1
 
 
@@ -129,7 +130,7 @@ def test_sets_of_variables():
     assert (row["chance_recall"], row["start_recall"]) == (pytest.approx(1 / 3),) * 2
     assert (row["all"], row["all_recall"], row["start"]) == (0, 1, 0)
     names = row["names"]
-    assert variables.score(row, [f" {names[2]}, {names[0]} and {names[1]}.\nMore"]) == {
+    assert variables.score(row, [f" {names[2]}, VAR {names[0]} and {names[1]}.\nMore"]) == {
         "exact_match": 1, "recall": 1, "chance": row["chance"], "all": 0, "start": 0,
         "chance_recall": row["chance_recall"], "all_recall": 1, "start_recall": 1 / 3,
     }  # fmt: skip
