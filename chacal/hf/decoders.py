@@ -92,6 +92,8 @@ def objection(attention: Any) -> str | None:
     cap = getattr(attention, "attn_logit_softcapping", None)
     if cap is not None:
         return f"caps its scores softly (attn_logit_softcapping={cap}), so A is another"
+    if hasattr(attention, "has_relative_attention_bias"):
+        return "adds a bias by relative position to its scores, so A is another"
     types = getattr(attention.config, "layer_types", None)
     kind = types[attention.layer_idx] if types else getattr(attention, "layer_type", None)
     if kind in NARROW:

@@ -49,6 +49,15 @@ class ChaCALModel:
                 init.constant_(module.weight, module.start)  # unless it was loaded
         super().initialize_weights()  # type: ignore[misc]
 
+    @classmethod
+    def is_custom_code(cls) -> bool:
+        """No: weights and buffers are initialised by the stock code, which may be trusted to.
+
+        Of other people's classes transformers leaves out modules that have no parameters of their
+        own, and with them buffers that are in no file (Falcon-H1 has such).
+        """
+        return False
+
     def _get_name(self) -> str:
         """The stock class's name: by it the Trainer knows that labels are to be shifted."""
         return type(self).__name__.removeprefix(CLASS_PREFIX)

@@ -18,6 +18,8 @@ from transformers import (
     GptOssForCausalLM,
     LlavaConfig,
     LlavaForConditionalGeneration,
+    T5Config,
+    T5ForConditionalGeneration,
 )
 
 from chacal.hf import gammas, operators_of, patch, unpatch
@@ -113,7 +115,7 @@ def test_a_layer_that_slides_is_refused_and_left_out_by_layers():
 SIZES = {**LLAMA, "vocab_size": VOCABULARY, "head_dim": 8, "pad_token_id": 0}
 
 
-def test_soft_caps_and_sinks_are_refused_by_name():
+def test_soft_caps_sinks_and_biases_are_refused_by_name():
     capped = Gemma2ForCausalLM(Gemma2Config(**SIZES))
     with pytest.raises(ValueError, match=r"caps its scores softly \(attn_logit_softcapping=50"):
         patch(capped, "chacal")
@@ -122,6 +124,11 @@ def test_soft_caps_and_sinks_are_refused_by_name():
     sinking = GptOssForCausalLM(GptOssConfig(**SIZES, num_local_experts=4))
     with pytest.raises(ValueError, match="layer 0 has attention sinks"):
         patch(sinking, "chacal", layers=[0])
+    t5 = T5ForConditionalGeneration(
+        T5Config(vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4)
+    )
+    with pytest.raises(ValueError, match="layer 0 adds a bias by relative position"):
+        patch(t5, "chacal")
     # and should a module ask for them all the same
     q = torch.zeros(1, 4, 6, 8)
     attention = causal_attentions(patch(tiny("llama"), "chacal"))[0]
@@ -130,7 +137,7 @@ def test_soft_caps_and_sinks_are_refused_by_name():
             attend(attention, q, q, q, None, **{name: 1.0})
 
 
-def test_a_cache_that_cannot_hold_the_state_is_refused():
+def test_a_cache_that_cannot_hold_the_state_is_refused(tmp_path):
     tokens = draw_tokens(1, 6)
     twice = DiffLlamaForCausalLM(DiffLlamaConfig(**SIZES)).eval()
     dense = twice(tokens, use_cache=False).logits
@@ -144,6 +151,11 @@ def test_a_cache_that_cannot_hold_the_state_is_refused():
     patch(hybrid, "chacal,gamma=learn")
     with torch.no_grad(), pytest.raises(ValueError, match=r"layer 0 .* keeps more than K and V"):
         hybrid(tokens, use_cache=True)
+    # it has buffers that are in no file, which only its own code can fill
+    hybrid.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    expected = hybrid(tokens, use_cache=False).logits
+    assert torch.equal(loaded(tokens, use_cache=False).logits, expected)
     # keys that come from a cache which no hook has seen
     attention = causal_attentions(patch(tiny("llama"), "chacal"))[0]
     q, k = torch.zeros(1, 4, 1, 8), torch.zeros(1, 2, 6, 8)
