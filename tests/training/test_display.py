@@ -1,4 +1,4 @@
-"""What a person sees of an evaluation where no terminal is: how far it is, and how long it takes."""
+"""What is seen of an evaluation where there is no terminal: how far it is, and what is left."""
 
 from chacal.training import display
 from chacal.training.display import Display
