@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "nn": {"ops", "decoding", "operators"},
     "hf": {"ops", "decoding", "operators", "nn", "report", "_extras"},
     "tasks": {"_plain", "_files", "_extras", "_memory", "_echo"},
+    "eval": {"tasks", "_extras"},
     "bench": {"ops", "operators", "decoding", "_orphans", "_memory"},
     "report": {"_plain", "_files", "_extras", "_echo"},
     "training": {
@@ -30,7 +31,7 @@ MAY_IMPORT = {
         "_orphans", "_memory", "_echo",
     },
     "commands": {
-        "operators", "nn", "tasks", "training", "bench", "experiments", "report", "_version",
+        "operators", "nn", "tasks", "training", "bench", "experiments", "report", "eval", "_version",
         "_extras", "_memory", "_echo",
     },
     "__init__": {"ops", "decoding", "operators", "nn", "_version"},

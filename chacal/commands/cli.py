@@ -257,6 +257,14 @@ def _ruler_command() -> click.Command:
 cli.add_command(_ruler_command())
 
 
+@cli.command("eval-tasks")
+def eval_tasks() -> None:
+    """Print the folder of task files for lm_eval --include_path."""
+    from chacal.eval import tasks_path
+
+    click.echo(tasks_path())
+
+
 @cli.command("reproduce")
 @click.argument("table", required=False)
 @click.option("--scale", type=click.Choice(["smoke", "cpu", "paper"]), default="cpu",
@@ -278,7 +286,8 @@ cli.add_command(_ruler_command())
               "tab:scrolls: a small one with new weights.")  # fmt: skip
 @click.option("--allow-pickle", is_flag=True, help="Also read --pretrained weights that are a "
               "pickle (.bin), which can run code of whoever made them.")  # fmt: skip
-@click.option("--data", help="tab:scrolls: folder in the layout of SCROLLS.")
+@click.option("--data", help="tab:scrolls: folder in the layout of SCROLLS; tab:kim_schuster: "
+              "folder of Kim and Schuster's data sets.")  # fmt: skip
 def reproduce_table(table: str | None, **options: Any) -> None:
     """Make a TABLE of the paper, or go on with it; without TABLE, list them."""
     from chacal.commands.reproduce import list_tables, print_table

@@ -143,6 +143,7 @@ def _measure(folder: Path, evaluation: Evaluation) -> None:
         seed=TEST_SEED,
         examples=evaluation.examples,
         batch_size=evaluation.batch_size,
+        sampled=config.train.sampled,
         group=Group(0, 1, device),
     )
     record: dict[str, Any] = {

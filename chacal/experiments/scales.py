@@ -24,7 +24,7 @@ class Given:
         valid_file: what to measure on.
         tokenizer: of the text, for models with new weights.
         pretrained: folder, GGUF file or hub name of a model to fine-tune.
-        data: folder in the layout of SCROLLS.
+        data: folder in the layout of SCROLLS, or of Kim and Schuster's data sets.
     """
 
     train_file: str | None = None

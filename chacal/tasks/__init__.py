@@ -4,6 +4,7 @@ from chacal.tasks.base import IGNORE, SPLITS, Batch, Task, Totals, option
 from chacal.tasks.borders import CountedBoxes, PaddedBoxes
 from chacal.tasks.boxes import Boxes
 from chacal.tasks.boxes_files import BoxesFiles
+from chacal.tasks.boxes_forms import BoxesForms
 from chacal.tasks.boxes_text import BoxesText
 from chacal.tasks.chains import Chains, Properties
 from chacal.tasks.code import Code
@@ -26,8 +27,8 @@ from chacal.tasks.variables import Variables
 TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (
-        Chains, Properties, Boxes, PaddedBoxes, BoxesText, BoxesFiles, Noise, Code, Labelled,
-        Language, Scrolls, Variables, Ruler,
+        Chains, Properties, Boxes, PaddedBoxes, BoxesText, BoxesFiles, BoxesForms, Noise, Code,
+        Labelled, Language, Scrolls, Variables, Ruler,
     )
 }  # fmt: skip
 """Every task by its name."""
@@ -40,6 +41,7 @@ __all__ = [
     "Batch",
     "Boxes",
     "BoxesFiles",
+    "BoxesForms",
     "BoxesText",
     "Chains",
     "Code",

@@ -104,6 +104,7 @@ class BoxesFiles(StoredTask):
     tokenizer: str | None = added(
         None, help="file, folder or hub name of a tokenizer; default: words and fixed phrases"
     )
+    train_name: str = added(FILES["train"], help="name of the file to train on, in the same folder")
 
     name: ClassVar[str] = "boxes-files"
     metric: ClassVar[str] = "exact_match"
@@ -113,13 +114,13 @@ class BoxesFiles(StoredTask):
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, str) or not os.path.isdir(self.data):
-            raise ValueError(f"data={shown(self.data)}: expected a folder with {FILES['train']}")
+            raise ValueError(f"data={shown(self.data)}: expected a folder with {self.train_name}")
         for split in ("train", "valid"):
             if not os.path.isfile(self._path(split)):
                 raise ValueError(f"{self._path(split)}: no such file")
 
     def _path(self, split: str) -> str:
-        return os.path.join(self.data, FILES[split])
+        return os.path.join(self.data, self.train_name if split == "train" else FILES[split])
 
     @cached_property
     def _files(self) -> dict[str, list[Example]]:

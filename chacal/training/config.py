@@ -223,7 +223,7 @@ def defaults(task: str) -> tuple[ModelConfig, TrainConfig]:
             steps=300, batch_size=32, eval_every=50, eval_examples=256, test_examples=10_000,
             checkpoint_every=50,
         )  # fmt: skip
-    if task in ("boxes", "boxes-padded", "boxes-text", "boxes-files"):
+    if task in ("boxes", "boxes-padded", "boxes-text", "boxes-files", "boxes-forms"):
         return ModelConfig(operators=("dense", "chacal")), TrainConfig(
             steps=2400, batch_size=32, warmup=50, schedule="linear", decay=0.3
         )

@@ -224,7 +224,8 @@ def test_scores_of_chosen_places_are_those_of_all(given, tmp_path):
 
 @pytest.mark.parametrize("extra", [(), ("--fsdp",)], ids=["ddp", "fsdp"])
 def test_two_processes_learn_what_one_learns(given, tmp_path, extra):
-    how = [*OURS, "--freeze", "embeddings+0"]
+    learn = ["--operator", "chacal,gamma=learn:0.3", "--layers", "0+1"]
+    how = [*learn, "--freeze", "embeddings+0"]
     train("variables", *how, "--out", tmp_path / "alone", given=given)
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
