@@ -25,9 +25,10 @@ MAY_IMPORT = {
     "experiments": {
         "ops", "operators", "nn", "tasks", "training", "bench", "report", "_plain",
     },
+    "play": {"operators", "nn", "tasks", "training", "_plain", "_extras"},
     "commands": {
-        "operators", "nn", "tasks", "training", "bench", "experiments", "report", "_version",
-        "_extras",
+        "operators", "nn", "tasks", "training", "bench", "experiments", "report", "play",
+        "_version", "_extras",
     },
     "__init__": {"ops", "decoding", "operators", "nn", "_version"},
     "__main__": {"commands"},
@@ -38,7 +39,7 @@ MAY_IMPORT = {
 
 LAZY = [
     "click", "rich", "matplotlib", "transformers", "tokenizers", "datasets", "rouge_score",
-    "huggingface_hub",
+    "huggingface_hub", "starlette", "uvicorn",
 ]  # fmt: skip
 
 
