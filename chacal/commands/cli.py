@@ -204,6 +204,22 @@ def track(story: str | None, **options: Any) -> None:
 
 
 @cli.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at; "
+              "0.0.0.0 lets other machines in.")  # fmt: skip
+@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True,
+              help="Port; 0 for any that is free.")  # fmt: skip
+@click.option("--browser/--no-browser", default=True, show_default=True,
+              help="Open the page in a browser.")  # fmt: skip
+@click.option("--export", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.html",
+              help="Write one page with a few stories computed ahead, and serve none.")  # fmt: skip
+def play(**options: Any) -> None:
+    """Open a page on this machine: type a story, see the boxes, and how the model found out."""
+    from chacal.commands.play import play_page
+
+    play_page(**options)
+
+
+@cli.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the pictures [RUN].")
 @click.option("--seed", default=0, show_default=True, help="Of the example.")

@@ -81,10 +81,6 @@ class SourceFigure:
     lengths: tuple[float, ...]
 
 
-Sparse = tuple[tuple[tuple[int, float], ...], ...]
-"""For every token, (token, weight) of the entries that are worth a line."""
-
-
 @dataclass(frozen=True)
 class HeadFigure:
     """One head, asked by one token.
@@ -95,8 +91,6 @@ class HeadFigure:
         sources: where they end, most first.
         hops: of all that it reads, by hops that go somewhere, from 0.
         summarised: of all that it reads, what came through a block's summary (Algorithm 1).
-        A: rows of one hop.
-        S: rows of all hops together; empty for ordinary attention, whose A it is.
     """
 
     need: float
@@ -104,8 +98,6 @@ class HeadFigure:
     sources: tuple[SourceFigure, ...]
     hops: tuple[float, ...]
     summarised: float
-    A: Sparse
-    S: Sparse
 
 
 @dataclass(frozen=True)
@@ -149,6 +141,25 @@ class HopsFigures:
     layers: tuple[LayerFigure, ...]
     layer: int
     head: int
+
+
+Sparse = tuple[tuple[tuple[int, float], ...], ...]
+"""For every token, (token, weight) of the entries that are worth a line."""
+
+
+@dataclass(frozen=True)
+class HeadRows:
+    """What every token looks at in one hop (A) and in all together (S; empty where it is A)."""
+
+    A: Sparse
+    S: Sparse
+
+
+@dataclass(frozen=True)
+class RowsFigures:
+    """The rows of every layer's heads."""
+
+    layers: tuple[tuple[HeadRows, ...], ...]
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,17 @@ from torch import Tensor
 
 from chacal.nn.paths import Path, Ways, by_hops, by_length
 from chacal.nn.views import LayerView, view_layers
-from chacal.operators import BlockResolvent
-from chacal.play.answers import Answers, states
+from chacal.operators import BlockResolvent, Resolvent
+from chacal.play.answers import Answer, Answers, states
 from chacal.play.figures import (
     ChainFigures,
     ClauseFigure,
     HeadFigure,
+    HeadRows,
     HopsFigures,
     LayerFigure,
     PathFigure,
+    RowsFigures,
     SourceFigure,
     Sparse,
     StoryFigures,
@@ -41,8 +43,10 @@ PATHS = 6
 SOURCES = 4
 """Tokens that a head reads from, at most."""
 
-LEAST = 0.01
-"""Weights below this are not worth a line on the page."""
+LEAST, MOST = 0.01, 8
+"""Weights below this are not worth a line on the page, and no row has more lines."""
+
+LARGEST_SEED = 2**31 - 1
 
 NEEDED = 0.05
 """Nats by which an answer must fall without a head for the head to count as needed."""
@@ -78,6 +82,7 @@ class Player:
     def draw(self, seed: int, boxes: int, updates: int) -> str:
         """A story at random, with as many boxes and updates as wanted."""
         task = self.first.task
+        _check("seed", seed, 0, LARGEST_SEED)
         _check("boxes", boxes, 2, task.boxes)
         _check("updates", updates, 0, 2 * task.updates)
         drawn = Boxes(boxes=boxes, objects=task.objects, updates=updates)
@@ -91,11 +96,11 @@ class Player:
         Args:
             text: as typed.
             models: names of those to ask.
-            gamma: stands in for the own γ of the models that have one.
+            gamma: stands in for the own γ of the exact model.
         """
         reading = self.read(text)
         task = self.first.task
-        _check_gamma(gamma)
+        gamma = _check_gamma(gamma)
         truth = states(reading.told, task.boxes)[1:]
         told = []
         for name in models:
@@ -134,24 +139,18 @@ class Player:
             model: its name.
             box: which.
             step: after how many sentences; None: all.
-            gamma: stands in for the model's own γ.
+            gamma: stands in for the own γ of the exact model.
         """
         reading = self.read(text)
         answers = self.answers(model)
         asked = answers.model
-        _check_gamma(gamma)
-        gamma = _own_gamma(asked, gamma)
         letters = LETTERS[: asked.task.boxes]
         if len(box) != 1 or box not in letters:
             raise ValueError(f"box is {box!r}; expected one of {', '.join(letters)}")
-        if not reading.told:
-            raise ValueError("the story has no sentence that can be read; expected one or more")
-        count = len(reading.told) if step is None else step
-        _check("step", count, 1, len(reading.told))
-        story, told = reading.story[:count], reading.told[:count]
-        answer = answers.after_each(story, gamma)[-1]
+        gamma = _own_gamma(asked, _check_gamma(gamma))
+        answer, row, told = self._answered(reading, answers, step, gamma)
+        count = len(told)
         place = letters.index(box)
-        row = answers.sequence(story, answer.items)
         question = len(row) - 2 * len(letters) + 2 * place
         tokens = asked.padded([row])
         needs = needed_heads(asked, tokens, [question], [row[question + 1]], gamma)
@@ -184,11 +183,46 @@ class Player:
             head=int(np.argmax(need)),
         )  # fmt: skip
 
+    def rows(
+        self, text: str, model: str, step: int | None = None, gamma: float | None = None
+    ) -> RowsFigures:
+        """What every token looks at, in every layer and head; arguments as for `hops`."""
+        answers = self.answers(model)
+        gamma = _own_gamma(answers.model, _check_gamma(gamma))
+        _, row, _ = self._answered(self.read(text), answers, step, gamma)
+        with answers.model.at(gamma):
+            views = view_layers(answers.model.net, answers.model.padded([row]))
+        return RowsFigures(
+            tuple(
+                tuple(
+                    HeadRows(
+                        _sparse(view.A[head], len(row)),
+                        () if view.S is None else _sparse(view.S[head], len(row)),
+                    )
+                    for head in range(len(view.A))
+                )
+                for view in views
+            )
+        )
+
+    def _answered(
+        self, reading: Reading, answers: Answers, step: int | None, gamma: float | None
+    ) -> tuple[Answer, list[int], tuple[Sentence, ...]]:
+        """The answer after some sentences, the tokens with it, and the sentences as told."""
+        if not reading.told:
+            raise ValueError("the story has no sentence that can be read; expected one or more")
+        count = len(reading.told) if step is None else step
+        _check("step", count, 1, len(reading.told))
+        story = reading.story[:count]
+        answer = answers.after_each(story, gamma)[-1]
+        return answer, answers.sequence(story, answer.items), reading.told[:count]
+
     def chain(self, seed: int, gamma: float | None = None) -> ChainFigures:
         """The pointer grid of a seed, answered by one layer."""
         model = self.chains()
         task = model.task
-        _check_gamma(gamma)
+        _check("seed", seed, 0, LARGEST_SEED)
+        gamma = _own_gamma(model, _check_gamma(gamma))
         batch = task.batch("test", seed, 0, 1)
         tokens = torch.from_numpy(batch.tokens)
         told = model.scores(tokens, gamma)[0].argmax(-1).tolist()
@@ -226,7 +260,6 @@ def _layer(view: LayerView, n: int, question: int, needs: Sequence[float]) -> La
     for head, need in enumerate(needs):
         hops = view.hops[head, :n, :n].double().numpy()
         gamma = _gamma_of(view, head)
-        S = None if view.S is None else view.S[head, :n, :n]
         reached = by_hops(hops, gamma, question)
         lengths = by_length(hops, gamma, question)
         total = reached.sum(0)
@@ -246,8 +279,6 @@ def _layer(view: LayerView, n: int, question: int, needs: Sequence[float]) -> La
                     if isinstance(view.operator, BlockResolvent)
                     else 0.0
                 ),
-                A=_sparse(view.A[head, :n, :n]),
-                S=() if S is None else _sparse(S),
             )
         )  # fmt: skip
     own = None if view.gamma is None else _short(view.gamma[0])
@@ -271,10 +302,10 @@ def _tokens(told: Sequence[Sentence], items: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _sparse(rows: Tensor) -> Sparse:
+def _sparse(rows: Tensor, n: int) -> Sparse:
     return tuple(
-        tuple((int(at), _short(row[at])) for at in np.argsort(-row)[:8] if row[at] >= LEAST)
-        for row in rows.numpy()
+        tuple((int(at), _short(row[at])) for at in np.argsort(-row)[:MOST] if row[at] >= LEAST)
+        for row in rows[:n, :n].numpy()
     )
 
 
@@ -291,12 +322,15 @@ def _short(value: float) -> float:
 
 
 def _own_gamma(model: Model, gamma: float | None) -> float | None:
-    return None if model.gamma in (None, gamma) else gamma
+    """The γ to ask a model with: only the exact one has a slider, at its own γ it is itself."""
+    exact = any(isinstance(operator, Resolvent) for operator in model.operators)
+    return gamma if exact and gamma != model.gamma else None
 
 
-def _check_gamma(gamma: float | None) -> None:
+def _check_gamma(gamma: float | None) -> float | None:
     if gamma is not None and not 0 <= gamma <= MOST_GAMMA:
         raise ValueError(f"gamma is {gamma}; expected a number from 0 to {MOST_GAMMA}")
+    return gamma
 
 
 def _check(name: str, value: int, low: int, high: int) -> None:

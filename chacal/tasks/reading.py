@@ -100,8 +100,14 @@ def read_story(text: str, boxes: int, objects: Sequence[str], max_items: int) ->
         max_items: how many of them a box holds.
     """
     reader = _Reader(boxes, objects, max_items)
-    found = tuple(reader.clause(start, end, said) for start, end, said in clauses(text, boxes))
-    return Reading(text, found, reader.names())
+    found: list[Clause] = []
+    for start, end, said in clauses(text, boxes):
+        if len(found) == MOST_SENTENCES:
+            what = f"the story is too long: at most {MOST_SENTENCES} sentences"
+            found.append(Clause(start, len(text), fault=Fault(start, end, what)))
+            break
+        found.append(reader.clause(start, end, said))
+    return Reading(text, tuple(found), reader.names())
 
 
 class _Reader:
@@ -113,7 +119,6 @@ class _Reader:
         self.things: list[str] = []
         self.it = ""
         self.begun = False
-        self.count = 0
 
     def names(self) -> dict[str, str]:
         """Known thing -> own name: a known one is itself, others take the first that are left."""
@@ -142,7 +147,6 @@ class _Reader:
         if told:
             self.it = told[-1].item or self.it
             self.begun = self.begun or told[-1].kind != "is"
-            self.count += len(told)
         return tuple(told)
 
     def _meant(self, said: Said) -> list[tuple[Sentence, dict[str, Span]]]:
@@ -176,9 +180,6 @@ class _Reader:
             if sentence.item in self.state[sentence.target]:
                 return []  # true, and nothing new
             sentence = sentence._replace(kind="put")
-        if self.count >= MOST_SENTENCES:
-            span = next(iter(spans.values()))
-            raise Unread(*span[:2], f"the story is too long: at most {MOST_SENTENCES} sentences")
         found = contradiction(self.state, sentence, self.max_items)
         if found:
             field, what = found

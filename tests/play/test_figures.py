@@ -103,8 +103,9 @@ def test_hops_are_the_models_own(player, name):
     assert figures.tokens[question] == "Box C"
     assert len(figures.tokens) == len(figures.sentence) == n
     views = view_layers(model.net, model.padded([row]))
-    for layer, view in zip(figures.layers, views, strict=True):
-        for number, head in enumerate(layer.heads):
+    rows = player.rows(STORY, name)
+    for layer, its_rows, view in zip(figures.layers, rows.layers, views, strict=True):
+        for number, (head, its) in enumerate(zip(layer.heads, its_rows, strict=True)):
             S = (view.A if view.S is None else view.S)[number, question, :n]
             # all hops together, and what came through summaries, are all that the head reads
             assert sum(head.hops) + head.summarised == pytest.approx(1, abs=2e-3)
@@ -117,8 +118,11 @@ def test_hops_are_the_models_own(player, name):
                 hops = zip(path.tokens, path.tokens[1:], strict=False)
                 for (a, b), weight in zip(hops, path.weights, strict=True):
                     assert weight == pytest.approx(float(view.hops[number, a, b]), abs=1e-4)
-            for at, weight in head.A[question]:
+            for at, weight in its.A[question]:
                 assert weight == pytest.approx(float(view.A[number, question, at]), abs=1e-4)
+            for token, entries in enumerate(its.S):
+                for at, weight in entries:
+                    assert weight == pytest.approx(float(view.S[number, token, at]), abs=1e-4)
     assert json.loads(json.dumps(to_plain(figures)))["box"] == "C"
 
 
