@@ -30,11 +30,14 @@ class Path:
     Attributes:
         tokens: positions, from the row that asks to the token that is read.
         weights: of A, one for each hop.
-        share: of the row's mass that came this way, waits on the way included.
+        flows: for each hop, the share of the row's mass that takes it after the hops before it,
+            wherever it goes on to.
+        share: of the row's mass that came this way and ended here, waits on the way included.
     """
 
     tokens: tuple[int, ...]
     weights: tuple[float, ...]
+    flows: tuple[float, ...]
     share: float
 
 
@@ -108,16 +111,24 @@ class Ways:
         """The paths of one row, strongest first, waits on the way included."""
         values = (self.hop[row, :row, None] * self.best[:row]).ravel()
         own = (1 - self.gamma) * self.A[row, row] * self.stay[row]
-        found = [Path((row,), (), float(own))]
+        found = [Path((row,), (), (), float(own))]
         for at in _largest(values, self.count):
             i, rank = divmod(int(at), self.count)
             tokens = [row]
             while i >= 0:
                 tokens.append(i)
                 i, rank = map(int, self.way[i, rank])
-            weights = tuple(float(self.A[a, b]) for a, b in pairwise(tokens))
-            found.append(Path(tuple(tokens), weights, float(values[at])))
+            found.append(self._path(tokens, float(values[at])))
         return sorted((p for p in found if p.share > 0), key=lambda p: -p.share)[: self.count]
+
+    def _path(self, tokens: list[int], share: float) -> Path:
+        weights, flows, reached = [], [], 1.0
+        for a, b in pairwise(tokens):
+            weights.append(float(self.A[a, b]))
+            # rows that sum to 1 lose nothing on the way: what takes a hop ends somewhere behind it
+            flows.append(reached * float(self.hop[a, b]))
+            reached = self.gamma * flows[-1]
+        return Path(tuple(tokens), tuple(weights), tuple(flows), share)
 
 
 def _largest(values: np.ndarray, count: int) -> np.ndarray:

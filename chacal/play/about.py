@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from chacal.play.examples import EXAMPLES, Example
 from chacal.play.models import BOXES
-from chacal.play.player import MOST_GAMMA, Player
+from chacal.play.player import Player
 from chacal.training.runs import RunFolder
 
 
@@ -33,7 +33,7 @@ class About:
     examples: tuple[Example, ...]
     boxes: int
     updates: int
-    most_gamma: float
+    chain_gamma: float | None
     objects: tuple[str, ...]
 
 
@@ -56,6 +56,6 @@ def about(player: Player) -> About:
         examples=EXAMPLES,
         boxes=task.boxes,
         updates=2 * task.updates,
-        most_gamma=MOST_GAMMA,
+        chain_gamma=player.chains().gamma,
         objects=player.first.objects,
     )

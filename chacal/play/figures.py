@@ -57,10 +57,11 @@ class StoryFigures:
 
 @dataclass(frozen=True)
 class PathFigure:
-    """One path: its tokens from the question back, the weight of each hop, what came this way."""
+    """One path from the question back, as `chacal.nn.paths.Path` has it, rounded."""
 
     tokens: tuple[int, ...]
     weights: tuple[float, ...]
+    flows: tuple[float, ...]
     share: float
 
 
@@ -117,8 +118,9 @@ class HopsFigures:
         model: its name.
         gamma: that was asked for; None: its own.
         tokens: of the story and the answer, as the model reads them, by their own names.
-        sentence: of every token, the number of its sentence; -1 the start, and after the last
-            sentence come the boxes' answers.
+        sentence: of every token, the number of its sentence; -1 the start, and from `sentences`
+            on the boxes' answers.
+        sentences: how many were read.
         question: the token at which the box is asked for.
         box: which.
         answer: what the model says.
@@ -133,6 +135,7 @@ class HopsFigures:
     gamma: float | None
     tokens: tuple[str, ...]
     sentence: tuple[int, ...]
+    sentences: int
     question: int
     box: str
     answer: str

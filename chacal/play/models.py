@@ -56,6 +56,16 @@ BOXES = (
         label="Ordinary attention",
         about="Two layers of what most language models have: one look back per layer.",
     ),
+    Bundled(
+        name="boxes-block",
+        label="Blocks (Algorithm 1, n//3)",
+        about="The story is cut into three blocks; chains are followed inside a block only.",
+    ),
+    Bundled(
+        name="boxes-window",
+        label="Window of 32",
+        about="Each look reaches back 32 words at most; several in a row reach further.",
+    ),
 )
 """Models of stories, the first of which the page opens with."""
 

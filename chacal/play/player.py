@@ -173,6 +173,7 @@ class Player:
             tokens=_tokens(told, [reading.names.get(item, item) for item in answer.items]),
             sentence=(-1, *(i for i, s in enumerate(told) for _ in s.pieces),
                       *(count + i // 2 for i in range(2 * len(letters)))),
+            sentences=count,
             question=question,
             box=box,
             answer=reading.names.get(answer.items[place], answer.items[place]),
@@ -291,7 +292,8 @@ def _gamma_of(view: LayerView, head: int) -> float:
 
 def _path(path: Path) -> PathFigure:
     weights = tuple(_short(weight) for weight in path.weights)
-    return PathFigure(path.tokens, weights, _short(path.share))
+    flows = tuple(_short(flow) for flow in path.flows)
+    return PathFigure(path.tokens, weights, flows, _short(path.share))
 
 
 def _tokens(told: Sequence[Sentence], items: Sequence[str]) -> tuple[str, ...]:

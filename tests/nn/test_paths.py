@@ -82,3 +82,7 @@ def test_the_Ways_are_those_of_a_list_of_all(gamma, row, count):
         assert every[path.tokens] == pytest.approx(path.share)
         steps = itertools.pairwise(path.tokens)
         assert path.weights == pytest.approx([A[a, b] for a, b in steps])
+        for hop, flow in enumerate(path.flows, 1):
+            begun = path.tokens[: hop + 1]
+            same = sum(share for p, share in every.items() if p[: hop + 1] == begun)
+            assert flow == pytest.approx(same)
