@@ -66,6 +66,11 @@ BOXES = (
         label="Window of 32",
         about="Each look reaches back 32 words at most; several in a row reach further.",
     ),
+    Bundled(
+        name="boxes-routed",
+        label="Routed",
+        about="Each look sees what is near and the few earlier pieces that seem to matter.",
+    ),
 )
 """Models of stories, the first of which the page opens with."""
 

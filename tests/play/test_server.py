@@ -10,7 +10,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from chacal.play.player import Player
-from chacal.play.server import ASKED, MOST_BYTES, make_app
+from chacal.play.questions import ASKED
+from chacal.play.server import MOST_BYTES, make_app
 from chacal.tasks.base import stream, uniforms
 
 STORY = {"text": "the camera is in box f. Move the contents of Box F to Box B", "models": ["boxes"]}

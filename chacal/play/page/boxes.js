@@ -69,7 +69,7 @@ function oneModel(about, story, told, step) {
   });
   return make("div", { class: "model" },
     make("div", { class: "model-head" },
-      make("h3", {}, make("span", { class: "term", tabindex: 0, "data-tip": facts.about }, facts.label)),
+      make("h3", {}, make("span", { class: "term", tabindex: 0, "data-tip": facts.about }, facts.label), told.model === "boxes" && state.gamma !== null ? ` with γ = ${state.gamma.toFixed(2)}` : ""),
       make("span", { class: `verdict${wrong ? " bad" : ""}` }, step ? verdict : "")),
     make("div", { class: "boxes", role: "group", "aria-label": `Boxes, as ${facts.label} says` }, ...boxes));
 }

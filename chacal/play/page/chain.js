@@ -1,6 +1,6 @@
 // The pointer grid: every number says where to look in the row above.
 
-import { latest } from "./api.js";
+import { exported, latest } from "./api.js";
 import { drawArcs } from "./arcs.js";
 import { $, make, times } from "./dom.js";
 import { set, state } from "./state.js";
@@ -11,7 +11,7 @@ let own = 0;
 
 export function startChain(about) {
   own = about.chain_gamma;
-  $("chain-draw").addEventListener("click", () => set({ seed: (state.seed + 1) % 100000 }));
+  $("chain-draw").addEventListener("click", () => set({ seed: (state.seed + 1) % (exported ? 4 : 100000) }));
   const slider = $("chain-gamma");
   slider.addEventListener("input", () => set({ gamma: +slider.value === own ? null : +slider.value }));
   $("grid").addEventListener("keydown", (event) => {

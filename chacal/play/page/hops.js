@@ -1,6 +1,6 @@
 // How a model found out: the story word by word, the arcs over it, and the figures beside it.
 
-import { latest } from "./api.js";
+import { latest, Unreachable } from "./api.js";
 import { drawArcs } from "./arcs.js";
 import { showFigures, showRow } from "./figures.js";
 import { $, make, times } from "./dom.js";
@@ -16,7 +16,16 @@ export async function updateHops(story, step) {
   $("how").hidden = !step;
   if (!step) return;
   const asked = { text: state.text, model: state.model, step, gamma: state.model === "boxes" ? state.gamma : null };
-  hops = await askHops("hops", { ...asked, box: state.box });
+  try {
+    hops = await askHops("hops", { ...asked, box: state.box });
+  } catch (error) {
+    if (error instanceof Unreachable) throw error;
+    hops = null;
+    $("tokens").replaceChildren();
+    $("arcs").replaceChildren();
+    $("summary").textContent = error.message;
+    return;
+  }
   rows = null;
   showHops();
   rows = await askRows("rows", asked);
@@ -55,6 +64,7 @@ function summary(layer, figure) {
   if (!right) parts.push(thing(hops.truth), ". ");
   const end = hops.tokens[figure.paths[0]?.tokens.at(-1)] ?? "";
   const last = end === "start" ? "the start, where nothing is said" : `“${end}”`;
+  if (hops.gamma !== null) parts.push(`With γ at ${hops.gamma.toFixed(2)} instead of what it was trained with, looks fade out sooner. `);
   if (hops.layers[layer].gamma === null) parts.push("In this layer each word looks back only once. ");
   else if (looks) parts.push(`From the question it looked back ${times(looks)}, to ${last}, all in one layer. `);
   parts.push(make("span", { class: "muted" }, "Each arc is one look; the thicker, the more of the answer came that way."));

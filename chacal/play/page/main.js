@@ -105,7 +105,10 @@ async function start() {
     $("view-story").addEventListener("click", () => set({ view: "story" }));
     $("view-chain").addEventListener("click", () => set({ view: "chain" }));
     addEventListener("hashchange", adopt);
-    if (exported) $("foot").firstChild.textContent = "Computed ahead: `chacal play` answers stories of your own. ";
+    if (exported) {
+      $("foot").firstChild.textContent = "Computed ahead: `chacal play` answers stories of your own. ";
+      for (const id of ["gamma", "chain-gamma"]) [$(id).step, $(id).max] = ["0.1", "0.9"];
+    }
   }
   adopt();
 }
