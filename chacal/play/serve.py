@@ -25,9 +25,10 @@ def serve(host: str, port: int, browser: bool, say: Callable[[str], None]) -> No
 
         from chacal.play.server import make_app
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "anyio"):
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("starlette", "uvicorn", "anyio"):
             raise
-        raise ValueError(f"chacal play needs {error.name}: {install('play')}") from None
+        raise ValueError(f"chacal play needs {missing}: {install('play')}") from None
     import torch
 
     torch.set_num_threads(1)
@@ -44,6 +45,7 @@ def serve(host: str, port: int, browser: bool, say: Callable[[str], None]) -> No
         anywhere = host in ("0.0.0.0", "::")
         name = f"[{host}]" if ":" in host else host
         app = make_app(("*",) if anywhere else (*LOCAL, name))
+        listening.listen()  # whoever comes before the server is up waits, and is not refused
         address = f"http://{'127.0.0.1' if anywhere else name}:{listening.getsockname()[1]}/"
         say(f"chacal plays at {address} (Ctrl-C ends it)")
         if browser:

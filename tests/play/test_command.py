@@ -2,12 +2,12 @@
 
 import base64
 import gzip
+import http.client
 import json
 import re
 import socket
 import subprocess
 import sys
-import urllib.request
 
 import pytest
 
@@ -20,10 +20,14 @@ def test_it_serves_its_page_until_it_is_told_to_stop():
     command = [sys.executable, "-m", "chacal", "play", "--no-browser", "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         line = server.stderr.readline()
-        (address,) = re.findall(r"http://127\.0\.0\.1:\d+/", line)
-        with urllib.request.urlopen(address) as page:
-            assert b"chacal" in page.read()
-        server.terminate()
+        (port,) = re.findall(r"http://127\.0\.0\.1:(\d+)/", line)
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)
+            connection.request("GET", "/")
+            assert b"chacal" in connection.getresponse().read()
+            connection.close()
+        finally:
+            server.terminate()
         assert "Traceback" not in server.stderr.read()
 
 
