@@ -12,7 +12,7 @@ DOCS = Path(__file__).parent
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 VIEWS = {
-    "play.png": ("", 1280, "light", 1500),
+    "play.png": ("", 1280, "light", 1290),
     "play-dark.png": ("#models=boxes,boxes-dense,boxes-window&step=6&box=D", 1280, "dark", 0),
     "play-gamma.png": ("#gamma=0.3", 1280, "light", 0),
     "play-pointers.png": ("#view=chain", 900, "light", 0),

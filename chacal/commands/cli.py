@@ -155,6 +155,19 @@ def bench_decode(operators: tuple[str, ...], **options: Any) -> None:
     bench_decoding(operators, **options)
 
 
+@bench.command("play")
+@click.option("--pages", "pages", multiple=True, type=click.IntRange(1, 100), default=(1, 10),
+              show_default=True, help="Pages open at once; may be repeated.")  # fmt: skip
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True,
+              help="Stories that each types.")  # fmt: skip
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
+def bench_play(**options: Any) -> None:
+    """Time the page of `chacal play`, from a sentence typed to the boxes of two models."""
+    from chacal.commands.bench import bench_page
+
+    bench_page(**options)
+
+
 @cli.command("eval")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--split", type=click.Choice(["train", "valid", "test"]), default="test",

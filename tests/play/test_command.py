@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from chacal.bench.page import time_page
 from chacal.play.export import ORDER, assemble, key_of
 from chacal.play.questions import page_files
 from chacal.play.serve import serve
@@ -83,3 +84,10 @@ def test_a_question_has_the_key_that_the_page_gives_it():
     key = key_of("story", asked)
     assert key == 'story {"gamma":0,"models":["boxes"],"text":"the “key”"}'
     assert json.loads(key.partition(" ")[2]) == asked
+
+
+def test_the_page_can_be_timed():
+    times = time_page(2, 1)
+    assert times.pages == 2
+    assert times.answers > 20
+    assert 0 < times.median <= times.slowest

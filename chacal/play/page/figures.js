@@ -28,7 +28,7 @@ function showBars(hops, figure) {
   const most = Math.max(...shares);
   const bars = shares.map((share, i) => ({ share, count: waits ? i + 1 : i })).filter((one) => one.share >= 0.005);
   $("hops-chart").replaceChildren(
-    make("p", { class: "muted" }, `to “${hops.tokens[source.token]}”, where ${percent(source.share)} of it comes from`),
+    make("p", { class: "muted" }, `to get to “${hops.tokens[source.token]}” (${percent(source.share)} of what is read)`),
     ...bars.slice(0, 14).map(({ share, count }) => bar(String(count), share, most, { "data-hops": count })),
     ...(bars.length > 14 ? [make("p", { class: "muted" }, `… and ${bars.length - 14} longer`)] : []));
 }

@@ -88,7 +88,7 @@ function showTokens(figure) {
       onmouseenter: () => pointAt(i), onfocus: () => pointAt(i),
     }, token);
     if (place > 0) button.append(make("span", { class: "order" }, String(place)));
-    if (answer && !lines[line + 1].querySelector(`[data-answer="${sentence}"]`)) lines[line + 1].append(make("span", { class: "pair", "data-answer": sentence }));
+    if (answer && !lines[line + 1].querySelector(`[data-answer="${sentence}"]`)) lines[line + 1].append(make("span", { class: `pair${i === hops.question ? " asked" : ""}`, "data-answer": sentence }));
     (answer ? lines[line + 1].lastChild : lines[line + 1]).append(button);
   });
   $("tokens").replaceChildren(...lines.filter(Boolean));
