@@ -12,10 +12,11 @@ make both slower.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
-from anyio import CapacityLimiter, to_thread
+from anyio import Lock, to_thread
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
@@ -59,7 +60,7 @@ def make_app(hosts: tuple[str, ...], player: Player | None = None) -> Starlette:
     """
     player = player or Player()
     files = page_files()
-    one_at_a_time = CapacityLimiter(1)
+    turns = Turns()
 
     async def page(request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
@@ -91,7 +92,8 @@ def make_app(hosts: tuple[str, ...], player: Player | None = None) -> Starlette:
         except (ValueError, RecursionError):
             return _json({"error": "the body is not JSON"}, 400)
         try:
-            found = await to_thread.run_sync(answer, player, kind, asked, limiter=one_at_a_time)
+            async with turns.of(kind == "story"):
+                found = await to_thread.run_sync(answer, player, kind, asked)
         except ValueError as error:
             return _json({"error": str(error)}, 400)
         return _json(found)
@@ -105,6 +107,30 @@ def make_app(hosts: tuple[str, ...], player: Player | None = None) -> Starlette:
         ],
         middleware=[Middleware(Guard, hosts), Middleware(GZipMiddleware, 1000)],
     )
+
+
+class Turns:
+    """One question at a time; boxes first: someone who types waits for them, then for the rest."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.first = 0
+
+    @asynccontextmanager
+    async def of(self, first: bool) -> AsyncIterator[None]:
+        """A turn, before those that are not first."""
+        self.first += first
+        try:
+            await self.lock.acquire()
+        finally:
+            self.first -= first
+        while self.first and not first:  # the lock is fair: whoever asks again is last
+            self.lock.release()
+            await self.lock.acquire()
+        try:
+            yield
+        finally:
+            self.lock.release()
 
 
 class Guard:

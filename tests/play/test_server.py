@@ -5,13 +5,14 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import anyio
 import psutil
 import pytest
 from starlette.testclient import TestClient
 
 from chacal.play.player import Player
 from chacal.play.questions import ASKED
-from chacal.play.server import MOST_BYTES, make_app
+from chacal.play.server import MOST_BYTES, Turns, make_app
 from chacal.tasks.base import stream, uniforms
 
 STORY = {"text": "the camera is in box f. Move the contents of Box F to Box B", "models": ["boxes"]}
@@ -155,6 +156,25 @@ def test_one_story_is_computed_at_a_time_and_the_others_wait(player, monkeypatch
         ]
         assert {page.result().status_code for page in asked} == {200}
     assert most == 1
+
+
+def test_boxes_come_before_what_is_not_so_urgent():
+    order = []
+
+    async def take(turns, name, first):
+        async with turns.of(first):
+            order.append(name)
+            await anyio.sleep(0.01)
+
+    async def all_at_once():
+        turns = Turns()
+        async with anyio.create_task_group() as group:
+            for name in ("hops 1", "hops 2", "story 1", "hops 3", "story 2"):
+                group.start_soon(take, turns, name, name.startswith("story"))
+
+    anyio.run(all_at_once)
+    assert order[:2] == ["story 1", "story 2"]
+    assert sorted(order[2:]) == ["hops 1", "hops 2", "hops 3"]
 
 
 def test_ten_open_pages_cost_one_computation_each_and_what_is_known_none(player):
