@@ -34,7 +34,9 @@ ORDER = (
 
 
 def export_page(file: Path) -> None:
-    """Write the page."""
+    """Write the page; it takes about a minute."""
+    if not file.parent.is_dir():
+        raise ValueError(f"{file.parent} is not there; expected a folder to write {file.name} to")
     player = Player()
     known = {key_of("about", {}): to_plain(about(player))}
     for kind, asked in questions(player):

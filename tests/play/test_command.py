@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from chacal.bench.page import time_page
-from chacal.play.export import ORDER, assemble, key_of
+from chacal.play.export import ORDER, assemble, export_page, key_of
 from chacal.play.questions import page_files
 from chacal.play.serve import serve
 
@@ -51,6 +51,11 @@ def test_without_the_extra_one_message_says_what_to_install(missing):
         f"chacal: chacal play needs {missing}: install the extra 'play' (in a clone: "
         "pip install -e '.[play]')\n"
     )
+
+
+def test_an_export_to_nowhere_is_refused_before_anything_is_computed(tmp_path):
+    with pytest.raises(ValueError, match="gone is not there; expected a folder"):
+        export_page(tmp_path / "gone" / "play.html")
 
 
 def test_the_page_asks_nobody_else():

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 
 from chacal._plain import to_plain
 from chacal.nn.views import view_layers
@@ -187,7 +186,6 @@ def test_a_drawn_story_has_what_was_asked_for(player):
 def test_the_grid_of_pointers(player):
     figures = player.chain(5)
     assert figures.told == figures.values
-    torch.manual_seed(0)
     for place in (8, 60, 127):
         route = figures.routes[place]
         assert len(route) == place // 8 + 1
