@@ -32,6 +32,7 @@ from chacal.tasks.wording import (
 )
 
 _TOKEN = re.compile(r"[^\W_]+(?:[-'’][^\W_]+)*|[.!?;\n]+|[^\s]")
+_IN = re.compile(r"\s+(now |still )?(in|inside|within|on)\b", re.IGNORECASE)
 _SILENT = set(",:\"'“”‘’()-–—`*")
 
 
@@ -84,7 +85,7 @@ def _parts(text: str) -> Iterator[list[Span]]:
             if part:
                 yield part
             part = []
-        elif token.endswith("'s"):
+        elif token.endswith("'s") and _IN.match(text, match.end()):
             # "the camera's in box f": the verb is a word of its own
             part.append(Span(match.start(), match.end() - 2, token[:-2]))
             part.append(Span(match.end() - 2, match.end(), "is"))
@@ -139,6 +140,8 @@ def _there(words: Words, begin: int) -> Said:
     words.take({"there"})
     if not words.take(BE):
         raise words.fail("expected is, as in 'There is a key in Box A'", begin)
+    if words.take(NOTHING):
+        return Said("empty", (), _target(words, begin))
     items = words.items(begin)
     return Said("is", items, None, _target(words, begin))
 
@@ -151,7 +154,9 @@ def _of_thing(words: Words, begin: int, last: str) -> Said:
     words.skip({"now", "then", "all"})
     if words.word in VERBS:
         verb = words.take(VERBS)
-        return _by_verb(words, begin, verb, items)
+        # "John puts the key into Box A": the thing comes after the verb, and he is none
+        told = be or not words or words.word in INTO | FROM
+        return _by_verb(words, begin, verb, items if told else None)
     if not words or words.word not in INTO:
         if be:
             raise words.fail("expected in Box X, as in 'The key is in Box A'", begin)
@@ -162,9 +167,10 @@ def _of_thing(words: Words, begin: int, last: str) -> Said:
 
 def _by_verb(words: Words, begin: int, verb: str, items: tuple[Span, ...] | None) -> Said:
     """What follows a verb, whose things may stand before it: "the key is taken out of Box A"."""
-    if verb in CLEAR or (verb in MOVE and items is None and words.is_box()):
+    bare = len(words.word) == 1 and words.after(1) in INTO  # "move A to B"
+    if verb in CLEAR or (verb in MOVE and items is None and (bare or words.is_box())):
         return _emptied(words, begin, words.box(begin, "expected a box, as in 'Empty Box A'"), verb)
-    words.take({"out"} if items is None else ())
+    words.take({"out", "away", "off"})
     if items is None and _contents_follow(words):
         return _emptied(words, begin, _contents(words, begin), verb)
     if items is None:
@@ -175,7 +181,8 @@ def _by_verb(words: Words, begin: int, verb: str, items: tuple[Span, ...] | None
     target: Span | None = None
     if words.word in FROM and (words.word != "in" or verb in REMOVE):
         words.skip(FROM)
-        source = words.box(begin, "expected a box, as in 'from Box A'")
+        if words:  # "take the key out" is clear without
+            source = words.box(begin, "expected a box, as in 'from Box A'")
     if words and words.word in INTO:
         target = _target(words, begin)
     if verb in MOVE or target:

@@ -180,6 +180,11 @@ class _Reader:
             if sentence.item in self.state[sentence.target]:
                 return []  # true, and nothing new
             sentence = sentence._replace(kind="put")
+        elif sentence.kind == "put" and sentence.item not in self.state[sentence.target]:
+            # what is put somewhere comes from where it is
+            where = [box for box, items in self.state.items() if sentence.item in items]
+            if where:
+                sentence = sentence._replace(kind="move", source=where[0])
         found = contradiction(self.state, sentence, self.max_items)
         if found:
             field, what = found
@@ -203,6 +208,8 @@ class _Reader:
             return self.it
         named = [*self.things, *self.objects]
         singular = next((form for form in _singulars(name) if form in named), None)
+        if singular is None:
+            singular = next((own for own in self.things if name in _singulars(own)), None)
         if singular is None:
             close = difflib.get_close_matches(name, named, 1, TYPO)
             if close:

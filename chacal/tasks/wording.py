@@ -65,6 +65,7 @@ ASKING = {"where", "what", "which", "who", "whose", "how", "why", "when", "does"
 IT = {"it", "them", "this"}
 NOTHING = {"nothing", "empty"}
 NUMBERS = _words("zero one two three four five six seven eight nine ten eleven twelve")
+COUNTS = {*NUMBERS[1:], "several", "many", "few"}
 ORDINALS = _words("zeroth first second third fourth fifth sixth seventh eighth ninth tenth")
 ENDS = (
     {"box", "boxes", "contains", "and", "there", "nothing", "number", "then", "what"}
@@ -190,7 +191,7 @@ class Words:
         return bool(ends) or all(span.word not in ENDS for span in rest)
 
     def _item(self, begin: int) -> Span:
-        self.skip(ARTICLES)
+        self.skip(ARTICLES | COUNTS)
         first = self.at
         if self.word in IT:
             self.at += 1

@@ -69,6 +69,12 @@ def test_a_state_told_in_many_ways_is_one_sentence(text):
         ("Move all the contents from Box F into Box B", "Move the contents of Box F to Box B."),
         ("empty Box F into Box B", "Move the contents of Box F to Box B."),
         ("the contents of box f are moved to box b", "Move the contents of Box F to Box B."),
+        ("Move F to B", "Move the contents of Box F to Box B."),
+        ("take the camera out", "Remove the camera from Box F."),
+        ("throw away the camera", "Remove the camera from Box F."),
+        ("Put the camera into Box B", "Move the camera from Box F to Box B."),
+        ("The camera goes to box B", "Move the camera from Box F to Box B."),
+        ("John moves two cameras to box B", "Move the camera from Box F to Box B."),
         ("Move what is in Box F to Box B", "Move the contents of Box F to Box B."),
     ],
 )
@@ -96,6 +102,17 @@ def test_a_state_told_after_an_update_is_one_more_put_or_nothing_new():
         "Remove the camera from Box F.",
         "Put the key into Box B.",
     ]
+
+
+def test_names_of_people_and_plurals_of_ones_own():
+    assert told("John puts the apple in box 1. There is nothing in box 2.") == [
+        "Put the apple into Box A."
+    ]
+    assert told("Mary's ring is in box A. Move Mary's ring to box B.") == [
+        "The mary's ring is in Box A.",
+        "Move the mary's ring from Box A to Box B.",
+    ]
+    assert told("The owls are in box A. Remove the owl.")[-1] == "Remove the owls from Box A."
 
 
 def test_several_things_in_one_sentence():
