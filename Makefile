@@ -22,11 +22,14 @@ $(TOOLS): $(READY)
 	$(PIP) -e '.[docs,release]'
 	@touch $@
 
-.PHONY: help setup demo test test-slow fuzz docs dist format clean
+.PHONY: help setup play demo test test-slow fuzz docs pictures dist format clean
 help: ## list the targets
 	@awk -F ': .*## ' '/^[a-z-]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## the virtual environment, with everything installed
+
+play: $(READY) ## the page: type a story, see the boxes, and how the model found out
+	$(BIN)/chacal play
 
 demo: $(READY) ## watch one layer learn chains of 15 hops, and ordinary attention fail to
 	$(BIN)/chacal demo
@@ -37,14 +40,17 @@ test: $(READY) ## format, lint, types and tests
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-test-slow: $(TOOLS) ## the site, the packages, and the wheel in a clean environment
-	OMP_NUM_THREADS=1 $(BIN)/pytest tests/slow
+test-slow: $(TOOLS) ## the page in a browser, the site, the packages, the wheel in a clean environment
+	OMP_NUM_THREADS=1 $(BIN)/pytest -rs tests/browser tests/slow
 
 fuzz: $(READY) ## hostile commands, files and tensors until Ctrl-C, or SECONDS=60
 	OMP_NUM_THREADS=1 $(BIN)/python -X faulthandler tests/hostile/fuzz.py $(if $(SECONDS),--seconds $(SECONDS))
 
 docs: $(TOOLS) ## the documentation site, in build/site
 	$(BIN)/mkdocs build --strict --quiet
+
+pictures: $(READY) ## the page's pictures in docs/, taken anew (needs Chromium)
+	$(BIN)/python docs/pictures.py
 
 dist: $(TOOLS) ## wheel and sdist, in dist/
 	rm -rf dist build/lib build/bdist.*

@@ -30,9 +30,10 @@ MAY_IMPORT = {
         "ops", "operators", "nn", "tasks", "training", "bench", "report", "_plain", "_files",
         "_orphans", "_memory", "_echo",
     },
+    "play": {"operators", "nn", "tasks", "training", "_plain", "_extras"},
     "commands": {
-        "operators", "nn", "tasks", "training", "bench", "experiments", "report", "eval", "_version",
-        "_extras", "_memory", "_echo",
+        "operators", "nn", "tasks", "training", "bench", "experiments", "report", "eval", "play",
+        "_version", "_extras", "_memory", "_echo",
     },
     "__init__": {"ops", "decoding", "operators", "nn", "_version"},
     "__main__": {"commands"},
@@ -47,7 +48,7 @@ MAY_IMPORT = {
 
 LAZY = [
     "click", "rich", "matplotlib", "transformers", "tokenizers", "datasets", "rouge_score",
-    "huggingface_hub", "peft",
+    "huggingface_hub", "peft", "starlette", "uvicorn",
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from chacal.bench import decode, ops
+from chacal.bench import decode, ops, page
 from chacal.bench.timing import Timed, machine, processor, repeat
 from chacal.commands.console import console, plain_table, progress, write_json
 
@@ -155,3 +155,16 @@ def _ratio_cells(row: Timed, runs: int) -> tuple[str, ...]:
         return ("-",) * len(_ratio_columns(runs))
     cells = (f"{row.ratio:.2f}", f"{min(row.ratios):.2f} to {max(row.ratios):.2f}")
     return cells[: len(_ratio_columns(runs))]
+
+
+def bench_page(*, pages: Sequence[int], rounds: int, json_file: Path | None) -> None:
+    """Time the page's answers; print a table, and write all figures with the machine."""
+    table = plain_table(["pages", "answers", "median, ms", "slowest, ms"], "from sentence to boxes")
+    found = [page.time_page(count, rounds) for count in pages]
+    for times in found:
+        row = (times.pages, times.answers, 1000 * times.median, 1000 * times.slowest)
+        table.add_row(*(f"{value:.0f}" for value in row))
+    console().print(table)
+    if json_file is not None:
+        rows = [dataclasses.asdict(times) for times in found]
+        write_json(json_file, {**_origin(1, 1), "rows": rows})

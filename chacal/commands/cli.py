@@ -154,6 +154,19 @@ def bench_decode(operators: tuple[str, ...], **options: Any) -> None:
     bench_decoding(operators, **options)
 
 
+@bench.command("play")
+@click.option("--pages", "pages", multiple=True, type=click.IntRange(1, 100), default=(1, 10),
+              show_default=True, help="Pages open at once; may be repeated.")  # fmt: skip
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True,
+              help="Stories that each types.")  # fmt: skip
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
+def bench_play(**options: Any) -> None:
+    """Time the page of `chacal play`, from a sentence typed to the boxes of two models."""
+    from chacal.commands.bench import bench_page
+
+    bench_page(**options)
+
+
 @cli.command("eval")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--split", type=click.Choice(["train", "valid", "test"]), default="test",
@@ -201,6 +214,22 @@ def track(story: str | None, **options: Any) -> None:
     from chacal.commands.track import track_stories
 
     track_stories(story, **options)
+
+
+@cli.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at; "
+              "0.0.0.0 lets other machines in.")  # fmt: skip
+@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True,
+              help="Port; 0 for any that is free.")  # fmt: skip
+@click.option("--browser/--no-browser", default=True, show_default=True,
+              help="Open the page in a browser.")  # fmt: skip
+@click.option("--export", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.html",
+              help="Write one page with a few stories computed ahead, and serve none.")  # fmt: skip
+def play(**options: Any) -> None:
+    """Open a page on this machine: type a story, see the boxes, and how the model found out."""
+    from chacal.commands.play import play_page
+
+    play_page(**options)
 
 
 @cli.command()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from chacal._echo import one_line
 from chacal.commands.console import console
+from chacal.tasks.reading import read_story
 from chacal.training.tracker import Tracker
 
 
@@ -49,14 +50,26 @@ def track_stories(
 
 
 def _print(tracker: Tracker, story: str, as_json: bool) -> None:
-    truth, told = tracker.parse(story), tracker.answer(story)
+    task = tracker.task
+    reading = read_story(story, task.boxes, tracker.objects, task.max_items)
+    reading.require()
+    if not reading.told:
+        raise ValueError(f"{story!r} says of nothing where it is; expected 'The key is in Box A.'")
+    as_read = " ".join(sentence.text for sentence in reading.told)
+    if as_read != " ".join(story.split()):
+        _warn(f"read as: {as_read}")
+    plain = reading.plain
+    truth, told = (
+        {box: [reading.names.get(item, item) for item in items] for box, items in state.items()}
+        for state in (tracker.parse(plain), tracker.answer(plain))
+    )
     if as_json:
         print(json.dumps(told), flush=True)
     else:
         out = console()
         for box, items in told.items():
             out.print(f"Box {box}  {', '.join(items) or '-'}")
-    count = tracker.updates(story)
+    count = tracker.updates(plain)
     if count > tracker.task.updates:
         _warn(f"{count} updates; the model was trained on at most {tracker.task.updates}")
     wrong = [box for box in truth if sorted(truth[box]) != sorted(told.get(box, []))]
@@ -74,7 +87,7 @@ def _converse(tracker: Tracker, as_json: bool) -> None:
             told = []
             continue
         try:
-            _print(tracker, " ".join([*told, line]), as_json)
+            _print(tracker, "\n".join([*told, line]), as_json)
             told.append(line)
         except ValueError as error:
             _warn(str(error))

@@ -6,6 +6,7 @@ for. Nothing is computed a second way: A and S are those the model used.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,12 +28,15 @@ class LayerView:
         gamma: γ of each head; None for ordinary attention.
         A: (h, n, n) attention weights.
         S: (h, n, n) what the operator makes of them; None for ordinary attention.
+        hops: (h, n, n) what one hop of a path weighs: A, but for Algorithm 1, whose paths end at
+            their block's border.
     """
 
     operator: Operator
     gamma: list[float] | None
     A: Tensor
     S: Tensor | None
+    hops: Tensor
 
 
 @torch.no_grad()
@@ -53,7 +57,11 @@ def view_layers(model: Transformer, tokens: Tensor, *, resolvents: bool = True) 
         if module.operator.has_gamma:
             own = [module.operator.own_gamma] * module.heads
             gamma = own if module.gamma is None else module.gamma.tolist()
-        views.append(LayerView(module.operator, gamma, A[0], None if S is None else S[0]))
+        hops = A
+        if isinstance(module.operator, BlockResolvent):
+            local = dataclasses.replace(module.operator, branches="local")
+            hops = local(q, k, _identity(q), gamma=0.0)
+        views.append(LayerView(module.operator, gamma, A[0], None if S is None else S[0], hops[0]))
 
     hooks = [layer.attention.register_forward_pre_hook(look) for layer in model.blocks()]
     try:
@@ -86,14 +94,18 @@ def matrices(
     Returns:
         (..., n, n) A, and (..., n, n) S or None.
     """
-    n = q.shape[-2]
-    I = torch.eye(n, dtype=q.dtype, device=q.device).expand(*q.shape[:-2], n, n)
+    I = _identity(q)
     if not operator.has_gamma:
         return operator(q, k, I), None
     # at γ = 0 every resolvent but Algorithm 1's is A V
     block = isinstance(operator, BlockResolvent)
     A = attention_weights(q, k) if block else operator(q, k, I, gamma=0.0)
     return A, operator(q, k, I, gamma=gamma) if resolvents else None
+
+
+def _identity(q: Tensor) -> Tensor:
+    n = q.shape[-2]
+    return torch.eye(n, dtype=q.dtype, device=q.device).expand(*q.shape[:-2], n, n)
 
 
 def block_mass(A: Tensor, size: int) -> Tensor:

@@ -73,8 +73,15 @@ summary { cursor: pointer; margin: .6rem 0; }
 """
 
 
-def page(everything: list[Results], notes: list[str], findings: str) -> str:
-    """All tables; `findings` is the path from the page to docs/findings.md, "" if there is none."""
+def page(everything: list[Results], notes: list[str], findings: str, play: str = "") -> str:
+    """All tables.
+
+    Args:
+        everything: the results, scale by scale.
+        notes: what was left out.
+        findings: the path from the page to docs/findings.md, "" if there is none.
+        play: the same to the page that `chacal play --export` wrote.
+    """
     lead = escape(LEAD).replace("`chacal reproduce`", "<code>chacal reproduce</code>")
     parts = [
         "<!doctype html>",
@@ -84,7 +91,8 @@ def page(everything: list[Results], notes: list[str], findings: str) -> str:
         f"<style>{STYLE}</style></head><body>",
         "<h1>The paper's tables, run again</h1>",
         f"<p>{lead}"
-        + (f' What they show is in <a href="{findings}">the findings</a>.' if findings else ""),
+        + (f' What they show is in <a href="{findings}">the findings</a>.' if findings else "")
+        + (f' To see how it works: <a href="{play}">a page to play with</a>.' if play else ""),
         "</p>",
         *(f'<p class="soft">{escape(note)}</p>' for note in notes),
     ]

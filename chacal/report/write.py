@@ -13,6 +13,9 @@ from chacal.report.markdown import markdown
 from chacal.report.page import page
 from chacal.report.results import TableResult
 
+PLAY = "play.html"
+"""What `chacal play --export` is to write beside the report, for the report to link to it."""
+
 
 def write_report(
     results: Path, never_run: Mapping[str, TableResult], out: Path | None = None
@@ -34,7 +37,7 @@ def write_report(
     to.mkdir(parents=True, exist_ok=True)
     findings = _findings_from(to)
     files = {
-        "report.html": page(everything, notes, findings),
+        "report.html": page(everything, notes, findings, PLAY if (to / PLAY).is_file() else ""),
         "report.md": markdown(everything, findings),
     }
     for name, text in files.items():

@@ -189,29 +189,42 @@ def simulate(
     """
     state: dict[str, list[str]] = {box: [] for box in LETTERS[:boxes]}
     for number, sentence in enumerate(story, 1):
-        kind, item, source, target = sentence
-        where = {held: box for box, items in state.items() for held in items}
-        what = ""
-        if kind in ("is", "put") and item in where:
-            what = f"the {item} is already in Box {where[item]}"
-        elif kind in ("remove", "move") and where.get(item) != source:
-            at = f"in Box {where[item]}" if item in where else "in no box"
-            what = f"the {item} is not in Box {source}, it is {at}"
-        elif kind == "contents" and not state[source]:
-            what = f"Box {source} is empty"
-        elif source and source == target:
-            what = "expected two different boxes"
-        if what:
-            raise _fault(number, sentence.text, what)
-        moved = list(state[source]) if kind == "contents" else [item]
-        if source:
-            state[source] = [held for held in state[source] if held not in moved]
-        if target:
-            state[target] += moved
-            if max_items is not None and len(state[target]) > max_items:
-                what = f"Box {target} has no room: it holds at most {max_items}"
-                raise _fault(number, sentence.text, what)
+        found = contradiction(state, sentence, max_items)
+        if found:
+            raise _fault(number, sentence.text, found[1])
+        carry_out(state, sentence)
     return state
+
+
+def contradiction(
+    state: State, sentence: Sentence, max_items: int | None = None
+) -> tuple[str, str] | None:
+    """Why a sentence cannot follow a state: the field that is at fault, and what is wrong."""
+    kind, item, source, target = sentence
+    where = {held: box for box, items in state.items() for held in items}
+    if kind in ("is", "put") and item in where:
+        return "item", f"the {item} is already in Box {where[item]}"
+    if kind in ("remove", "move") and where.get(item) != source:
+        at = f"in Box {where[item]}" if item in where else "in no box"
+        return "item", f"the {item} is not in Box {source}, it is {at}"
+    if kind == "contents" and not state[source]:
+        return "source", f"Box {source} is empty"
+    if source and source == target:
+        return "target", "expected two different boxes"
+    arriving = len(state[source]) if kind == "contents" else 1
+    if target and max_items is not None and len(state[target]) + arriving > max_items:
+        return "target", f"Box {target} has no room: it holds at most {max_items}"
+    return None
+
+
+def carry_out(state: dict[str, list[str]], sentence: Sentence) -> None:
+    """What a possible sentence does to a state."""
+    kind, item, source, target = sentence
+    moved = list(state[source]) if kind == "contents" else [item]
+    if source:
+        state[source] = [held for held in state[source] if held not in moved]
+    if target:
+        state[target] = [*state[target], *moved]
 
 
 def parse_answer(text: str) -> dict[str, list[str]]:

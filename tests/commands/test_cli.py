@@ -344,8 +344,8 @@ def test_track_answers_from_the_bundled_checkpoint(tmp_path):
     assert json.loads(lines[1])["A"] == ["key"]
     typed = chacal("track", "--json", stdin="The key is in Box A.\nRemove the key from Box A.\n")
     assert json.loads(typed.stdout)["A"] == []
-    file.write_text("The key is in Box A.\n\n\nThe kay is in Box A.\n")
-    one_line(chacal("track", "--file", file), "line 4", "kay")
+    file.write_text("The key is in Box A.\n\n\nTurn the key in Box A.\n")
+    one_line(chacal("track", "--file", file), "line 4", "Turn")
     one_line(chacal("track", stdin="\n"), "empty")
     known = chacal("track", "--objects").stdout.split()
     assert len(known) == 100
@@ -357,13 +357,22 @@ def test_track_answers_from_the_bundled_checkpoint(tmp_path):
     [
         ("The camra is in Box F.", ["sentence 1", "camra", "camera"]),
         ("The key is in Box A. Fold the key.", ["sentence 2", "Fold"]),
-        ("The key is in Box Z.", ["Box Z"]),
-        ("The key is in Box A. Move the key from Box A", ["period"]),
+        ("The key is in Box Z.", ["'Z'", "A to G"]),
+        ("The key is in Box A. Move the key from Box A", ["sentence 2", "to Box X"]),
         ("The key is in Box A. Remove the cup from Box A.", ["cup is not in Box A"]),
     ],
 )
 def test_track_points_at_what_it_does_not_know(story, words):
     one_line(chacal("track", story), *words)
+
+
+def test_track_reads_what_is_meant_and_says_how_it_was_read():
+    done = chacal("track", "box 6 holds my unicorn, then empty box f into box 2", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["B"] == ["unicorn"]
+    meant = "The unicorn is in Box F. Move the contents of Box F to Box B."
+    assert done.stderr == f"chacal: read as: {meant}\n"
+    one_line(chacal("track", "Box A is empty."), "of nothing")
 
 
 def test_the_bundled_model_tracks_fresh_stories():

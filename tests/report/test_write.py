@@ -208,6 +208,14 @@ def test_the_findings_are_linked_from_inside_a_repository(tmp_path):
     assert "../docs/findings.md#tabboxes" in (tmp_path / "results" / "report.md").read_text()
 
 
+def test_the_page_to_play_with_is_linked_where_it_lies_beside(tmp_path):
+    put(tmp_path / "cpu", table())
+    for there in (False, True):
+        write_report(tmp_path / "cpu", EMPTY)
+        assert ('href="play.html"' in (tmp_path / "cpu" / "report.html").read_text()) is there
+        (tmp_path / "cpu" / "play.html").write_text("a page")
+
+
 def test_a_second_report_is_the_same_byte_for_byte(results, tmp_path):
     page, text = results(CPU)
     write_report(tmp_path / "cpu", EMPTY, tmp_path / "again")

@@ -16,6 +16,10 @@ CHECKPOINT = [
     f"chacal/checkpoints/boxes/{name}"
     for name in ("best.safetensors", "config.json", "environment.json", "result.json")
 ]
+PLAYED = [
+    *(f"chacal/play/page/{name}" for name in ("index.html", "style.css", "main.js", "icon.svg")),
+    *(f"chacal/checkpoints/{name}/best.safetensors" for name in ("boxes-dense", "chains")),
+]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +58,7 @@ def clean(run, dist, tmp_path_factory):
 def test_the_wheel_carries_the_package_alone(dist):
     (wheel,) = dist.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert set(CHECKPOINT) <= set(names)
+    assert {*CHECKPOINT, *PLAYED} <= set(names)
     assert "chacal/py.typed" in names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"chacal"}
 
@@ -72,6 +76,10 @@ def test_track(clean):
         "chacal", "track", "The camera is in Box F. Move the contents of Box F to Box B."
     )
     assert re.search(r"Box B.*camera", printed)
+
+
+def test_the_page_is_written_without_the_extra(clean):
+    assert "written: " in clean("chacal", "play", "--export", "play.html")
 
 
 def test_bench(clean):
