@@ -22,7 +22,7 @@ $(TOOLS): $(READY)
 	$(PIP) -e '.[docs,release]'
 	@touch $@
 
-.PHONY: help setup demo test test-slow docs dist format clean
+.PHONY: help setup demo test test-slow test-gpu docs dist format clean
 help: ## list the targets
 	@awk -F ': .*## ' '/^[a-z-]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -39,6 +39,9 @@ test: $(READY) ## format, lint, types and tests
 
 test-slow: $(TOOLS) ## the site, the packages, and the wheel in a clean environment
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/slow
+
+test-gpu: $(READY) ## the kernels on this machine's card
+	TRITON_INTERPRET=0 $(BIN)/pytest tests/kernels -m gpu
 
 docs: $(TOOLS) ## the documentation site, in build/site
 	$(BIN)/mkdocs build --strict --quiet

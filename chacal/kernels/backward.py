@@ -165,54 +165,60 @@ def backward_kernel(
     A_tt = diagonal(T, TILE)
     inv_a, inv_c, inv_b = tile_inverse(T, g, TILE, DROP, SOLVE)
 
+    # what later tiles send to be solved with; the rest of it, below, is made anew: registers are
+    # dearer, and the barrier keeps the compiler from joining both
+    tl.debug_barrier()
     there = start + TILE
     t = there + r
     row = t < length
     lse_j = tl.load(lse + t, row, float("inf")) * LOG2E
-    q_j = tl.load(q_at + there * q_n, row[:, None] & in_d[None, :], 0.0)
+    q_next, W_next = q_at + there * q_n, W_at + there * d_v
+    late, wide_late = row[:, None] & in_d[None, :], row[:, None] & in_dv[None, :]
+    q_j = tl.load(q_next, late, 0.0)
     P = tl.exp2(dot(k_i, tl.trans(q_j), UPCAST, PRECISION) * scale_log2 - lse_j[None, :])
     if WINDOW:
         P = tl.where(t[None, :] - s[:, None] < window, P, 0.0)
+    P = P.to(Z_i.dtype)
     wait(done, last - i)
-    W_j = tl.load(W_at + there * d_v, row[:, None] & in_dv[None, :], 0.0, cache_modifier=".cg")
-    received += dot(P.to(W_j.dtype), W_j, UPCAST, PRECISION)
+    W_j = tl.load(W_next, wide_late, 0.0, cache_modifier=".cg")
+    received += dot(P, W_j, UPCAST, PRECISION)
     dY_at = dY + start * dY_n + r[:, None] * dY_n + c_v[None, :]
-    dH = (1.0 - g) * tl.load(dY_at, wide, 0.0).to(tl.float32)
-    x = dH + g * received
+    x = (1.0 - g) * tl.load(dY_at, wide, 0.0).to(tl.float32)
     if DROP:
-        x += g * A_tt[:, None] * dH
+        x += (g * A_tt)[:, None] * x
+    x += g * received
     W_i = solve_transposed(inv_a, inv_c, inv_b, x, TILE, D_V, SOLVE).to(Z.dtype.element_ty)
+    tl.store(W_at + start * d_v, W_i, wide)
+
+    H = tl.load(Y + here, wide, 0.0).to(tl.float32)
+    if not DROP:
+        H -= tl.load(v + c_v, in_dv, 0.0).to(tl.float32)[None, :]
+    H = tl.where(wide, H / (1.0 - g), 0.0)
+    delta_i = tl.sum(W_i.to(tl.float32) * H, 1)
+    if not DROP:
+        tl.store(delta + s, delta_i, key)
+        announce(done)
 
     # keys by rows, as P
-    q_i = tl.load(q_own, deep, 0.0)
     T = tl.exp2(dot(k_i, tl.trans(q_i), UPCAST, PRECISION) * scale_log2 - lse_i[None, :])
     seen = r[:, None] <= r[None, :]
     if WINDOW:
         seen = seen & (r[None, :] - r[:, None] < window)
     T = tl.where(seen, T, 0.0)
-    H = tl.load(Y + here, wide, 0.0).to(tl.float32)
+    dH = tl.load(dY_at, wide, 0.0).to(tl.float32)
     if DROP:
-        strict = tl.where(r[:, None] == r[None, :], 0.0, T).to(W_i.dtype)
-        G_i = received + dot(strict, W_i, UPCAST, PRECISION) + A_tt[:, None] * dH
-        H = H / (1.0 - g)
-        hop = g * tl.sum(G_i * Z_i.to(tl.float32), 1)
-        delta_i = tl.sum(W_i.to(tl.float32) * H, 1) - hop * A_tt
-    else:
-        H = (H - tl.load(v + c_v, in_dv, 0.0).to(tl.float32)[None, :]) / (1.0 - g)
-        H = tl.where(wide, H, 0.0)
-        delta_i = tl.sum(W_i.to(tl.float32) * H, 1)
-    tl.store(W_at + start * d_v, W_i, wide)
-    tl.store(delta + s, delta_i, key)
-    announce(done)
-
-    if not DROP:
-        G_i = received + dot(T.to(W_i.dtype), W_i, UPCAST, PRECISION)
-    tl.store(G + here, G_i.to(G.dtype.element_ty), wide)
-    if DROP:
+        inner = tl.where(r[:, None] == r[None, :], 0.0, T).to(W_i.dtype)
+        received += A_tt[:, None] * ((1.0 - g) * dH) + dot(inner, W_i, UPCAST, PRECISION)
+        hop = g * tl.sum(received * Z_i.to(tl.float32), 1)
+        delta_i -= hop * A_tt
+        tl.store(delta + s, delta_i, key)
+        announce(done)
         hops = H - A_tt[:, None] * Z_i.to(tl.float32)
+        tl.store(dgamma, tl.sum(received * hops - dH * H))
     else:
-        hops = H
-    tl.store(dgamma, tl.sum(G_i * hops - dH * H / (1.0 - g)))
+        received += dot(T.to(W_i.dtype), W_i, UPCAST, PRECISION)
+        tl.store(dgamma, tl.sum((received - dH) * H))
+    tl.store(G + here, received.to(G.dtype.element_ty), wide)
     dA = dot(Z_i, tl.trans(W_i), UPCAST, PRECISION)
     if DROP:
         dA = tl.where(r[:, None] == r[None, :], dA - hop[:, None], dA)
@@ -220,6 +226,12 @@ def backward_kernel(
         T * (dA - delta_i[None, :]), k_i, q_i, dk_i, dq_at + start * d, key, in_d, scale,
         UPCAST, PRECISION,
     )  # fmt: skip
+    tl.debug_barrier()
+    q_j = tl.load(q_next, late, 0.0)
+    P = tl.exp2(dot(k_i, tl.trans(q_j), UPCAST, PRECISION) * scale_log2 - lse_j[None, :])
+    if WINDOW:
+        P = tl.where(t[None, :] - s[:, None] < window, P, 0.0)
+    W_j = tl.load(W_next, wide_late, 0.0, cache_modifier=".cg")
     delta_j = tl.load(delta + t, row, 0.0, cache_modifier=".cg")
     dk_i = send(
         P, Z_i, k_i, q_j, W_j, delta_j, dk_i, dq_at + there * d, row, in_d, scale,
