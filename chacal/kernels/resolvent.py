@@ -13,7 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
-from chacal.kernels.backward import backward_kernel
+from chacal.kernels.backward import adjoint_kernel, gradient_kernel
 from chacal.kernels.configs import PAIRS_AT_ONCE, Config, find_config, find_precision, find_target
 from chacal.kernels.forward import forward_kernel
 
@@ -128,18 +128,24 @@ def backward(
     dq is added up in float32 in whatever order tiles are done: its last bits may differ from run to
     run.
     """
-    launch = Launch("backward", q, k, v, gamma, call, cu_seqlens)
+    launch = Launch("adjoint", q, k, v, gamma, call, cu_seqlens)
     B, h, n, d = q.shape
     dY = with_channels(dY)
     W, G = torch.empty_like(Z), torch.empty_like(Z)
     delta = torch.empty_like(lse)
-    dq = q.new_zeros(B, h, n, d, dtype=torch.float32)
-    dk = q.new_empty(B, h, n, d)
     dgamma = q.new_zeros(B, h, launch.tiles, dtype=torch.float32)
     launch(
-        backward_kernel, *launch.inputs, Z, Y, dY, lse, launch.gamma, W, G, delta, dq, dk, dgamma,
+        adjoint_kernel, *launch.inputs, Z, Y, dY, lse, launch.gamma, W, G, delta, dgamma,
         *launch.order(), *launch.strides, *dY.stride()[:3], *launch.gamma.stride(),
-        *launch.sizes, call.scale,
+        *launch.sizes, call.scale / math.log(2),
+    )  # fmt: skip
+    launch = Launch("gradient", q, k, v, gamma, call, cu_seqlens)
+    dq = q.new_zeros(B, h, n, d, dtype=torch.float32)
+    dk = q.new_empty(B, h, n, d)
+    *sizes, _, window = launch.sizes
+    launch(
+        gradient_kernel, *launch.inputs[:2], Z, W, G, lse, delta, launch.gamma, dq, dk,
+        launch.order()[0], *launch.strides[:6], *launch.gamma.stride(), *sizes, window, call.scale,
     )  # fmt: skip
     return (
         dq.to(q.dtype),
@@ -195,8 +201,9 @@ class Launch:
 
     def __call__(self, kernel: Any, *arguments: Any) -> None:
         """Run a program for every tile of every head."""
+        options = {name: x for name, x in self.options.items() if name in kernel.arg_names}
         kernel[(self.programs,)](
-            *arguments, **self.options, num_warps=self.config.warps,
+            *arguments, **options, num_warps=self.config.warps,
             num_stages=self.config.stages, enable_fp_fusion=True,
         )  # fmt: skip
 
