@@ -35,7 +35,6 @@ from chacal.kernels.tile import (
     diagonal,
     dot,
     find_sequence,
-    solve_transposed,
     take_ticket,
     tile_inverse,
     wait,
@@ -133,7 +132,7 @@ def adjoint_kernel(
     T = tl.where(own, T, 0.0)
     if DROP:
         A_tt = diagonal(T, TILE)
-    inv_a, inv_c, inv_b = tile_inverse(tl.trans(T), g, TILE, DROP, SOLVE)
+    inverse = tl.trans(tile_inverse(tl.trans(T), g, TILE, DROP, SOLVE))
 
     # the barrier keeps the compiler from keeping T: registers are dearer than one product
     tl.debug_barrier()
@@ -156,32 +155,40 @@ def adjoint_kernel(
     if DROP:
         x += (g * A_tt)[:, None] * x
     x += g * received
-    W_i = solve_transposed(inv_a, inv_c, inv_b, x, TILE, D_V, SOLVE).to(W.dtype.element_ty)
+    W_i = dot(inverse, x, False, SOLVE).to(W.dtype.element_ty)
     tl.store(W_at + start * d_v, W_i, wide)
     announce(done)
 
+    H = offset_H(Y + here, v, c_v, in_dv, wide, g, DROP)
+    delta_i = tl.sum(W_i.to(tl.float32) * H, 1)
+    share = -tl.sum(tl.load(dY_at, wide, 0.0).to(tl.float32) * H, 1)
     q_i = tl.load(q_at + start * q_n, in_d[:, None] & key[None, :], 0.0)
     T = tl.exp2(dot(k_i, q_i, UPCAST, PRECISION) * scale_log2 - lse_i[None, :])
     if DROP:
         own = own & (r[:, None] != r[None, :])
     T = tl.where(own, T, 0.0).to(W_i.dtype)
     received += dot(T, W_i, UPCAST, PRECISION)
-    dY_i = tl.load(dY_at, wide, 0.0).to(tl.float32)
-    H = tl.load(Y + here, wide, 0.0).to(tl.float32)
+    if DROP:
+        dH = (1.0 - g) * tl.load(dY_at, wide, 0.0).to(tl.float32)
+        received += A_tt[:, None] * dH
+    tl.store(G + here, received.to(G.dtype.element_ty), wide)
+    tl.debug_barrier()
+    share += tl.sum(received * offset_H(Y + here, v, c_v, in_dv, wide, g, DROP), 1)
+    if DROP:
+        hop = A_tt * tl.sum(received * tl.load(Z + here, wide, 0.0).to(tl.float32), 1)
+        delta_i -= g * hop
+        share -= hop
+    tl.store(delta + s, delta_i, key)
+    tl.store(dgamma, tl.sum(share, 0))
+
+
+@triton.jit
+def offset_H(Y_at, v, c_v, in_dv, wide, g, DROP: tl.constexpr):
+    """H of a tile, from Y; of values counted from the sequence's first, unless DROP."""
+    H = tl.load(Y_at, wide, 0.0).to(tl.float32)
     if not DROP:
         H -= tl.load(v + c_v, in_dv, 0.0).to(tl.float32)[None, :]
-    H = tl.where(wide, H / (1.0 - g), 0.0)
-    delta_i = tl.sum(W_i.to(tl.float32) * H, 1)
-    if DROP:
-        Z_i = tl.load(Z + here, wide, 0.0).to(tl.float32)
-        received += A_tt[:, None] * ((1.0 - g) * dY_i)
-        delta_i -= g * A_tt * tl.sum(received * Z_i, 1)
-        share = received * (H - A_tt[:, None] * Z_i) - dY_i * H
-    else:
-        share = (received - dY_i) * H
-    tl.store(delta + s, delta_i, key)
-    tl.store(dgamma, tl.sum(share))
-    tl.store(G + here, received.to(G.dtype.element_ty), wide)
+    return tl.where(wide, H / (1.0 - g), 0.0)
 
 
 @triton.jit

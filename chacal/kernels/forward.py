@@ -22,7 +22,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from chacal.kernels.tile import announce, dot, find_sequence, solve, take_ticket, tile_inverse, wait
+from chacal.kernels.tile import announce, dot, find_sequence, take_ticket, tile_inverse, wait
 
 LN2 = tl.constexpr(0.6931471805599453)
 
@@ -127,7 +127,7 @@ def forward_kernel(
     tl.store(lse + t, lse_2 * LN2, row)
     u *= tl.exp2(m - lse_2)[:, None]
     T = tl.exp2(T - lse_2[:, None])
-    inv_a, inv_c, inv_b = tile_inverse(T, g, TILE, DROP, SOLVE)
+    inverse = tile_inverse(T, g, TILE, DROP, SOLVE)
 
     # scores of these two tiles are made anew when they are wanted: registers are dearer. The barrier
     # keeps the compiler from joining both
@@ -143,7 +143,7 @@ def forward_kernel(
     x = v_i.to(tl.float32) + g * u
     if not DROP:
         x -= tl.load(v + c_v, in_dv, 0.0).to(tl.float32)[None, :]
-    Z_i = solve(inv_a, inv_c, inv_b, x, TILE, D_V, SOLVE).to(Z.dtype.element_ty)
+    Z_i = dot(inverse, x, False, SOLVE).to(Z.dtype.element_ty)
     out = start * d_v + r[:, None] * d_v + c_v[None, :]
     tl.store(Z + out, Z_i, row[:, None] & in_dv[None, :])
     announce(done)

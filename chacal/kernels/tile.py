@@ -89,54 +89,18 @@ def inverse_pair(a, b, B: tl.constexpr, m: tl.constexpr, PRECISION: tl.constexpr
 
 @triton.jit
 def tile_inverse(T, gamma, TILE: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr):
-    """(I - γT)⁻¹ of a lower triangular T (TILE, TILE), as its quarters: upper left, lower left, lower
-    right. With DROP, of T without its diagonal."""
-    HALF: tl.constexpr = TILE // 2
+    """(I - γT)⁻¹ of a lower triangular T (TILE, TILE); with DROP, of T without its diagonal."""
     row = tl.arange(0, TILE)
     M = gamma * tl.where(row[:, None] > row[None, :], T, 0.0)
-    if not DROP:
+    if DROP:
+        return tl.reshape(
+            unit_inverse(tl.reshape(M, (1, TILE, TILE)), 1, TILE, PRECISION), (TILE, TILE)
+        )
+    else:
         D = 1.0 - gamma * diagonal(T, TILE)
-        M = M / D[:, None]
-    a, c, b = quarters(tl.reshape(M, (1, TILE, TILE)), 1, HALF)
-    a, b = inverse_pair(a, b, 1, HALF, PRECISION)
-    c = times(times(b, c, 1, HALF, PRECISION), a, 1, HALF, PRECISION)
-    a, c, b = tl.reshape(a, (HALF, HALF)), tl.reshape(c, (HALF, HALF)), tl.reshape(b, (HALF, HALF))
-    if not DROP:
+        X = unit_inverse(tl.reshape(M / D[:, None], (1, TILE, TILE)), 1, TILE, PRECISION)
         # (D (I - M))⁻¹ = (I - M)⁻¹ D⁻¹
-        upper, lower = tl.split(tl.permute(tl.reshape(1.0 / D, (2, HALF)), (1, 0)))
-        a, c, b = a * upper[None, :], c * upper[None, :], b * lower[None, :]
-    return a, c, b
-
-
-@triton.jit
-def halves(x, m: tl.constexpr, c: tl.constexpr):
-    """(2m, c) -> its upper and lower half."""
-    return tl.split(tl.permute(tl.reshape(x, (2, m, c)), (1, 2, 0)))
-
-
-@triton.jit
-def from_halves(upper, lower, m: tl.constexpr, c: tl.constexpr):
-    """The inverse of `halves`."""
-    return tl.reshape(tl.permute(tl.join(upper, lower), (2, 0, 1)), (2 * m, c))
-
-
-@triton.jit
-def solve(a, c, b, x, TILE: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr):
-    """(I - γT)⁻¹ x (TILE, D) from the quarters of the inverse."""
-    upper, lower = halves(x, TILE // 2, D)
-    lower = tl.dot(c, upper, input_precision=PRECISION) + tl.dot(
-        b, lower, input_precision=PRECISION
-    )
-    return from_halves(tl.dot(a, upper, input_precision=PRECISION), lower, TILE // 2, D)
-
-
-@triton.jit
-def solve_transposed(a, c, b, x, TILE: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr):
-    """(I - γT)⁻ᵀ x (TILE, D) from the quarters of the inverse."""
-    upper, lower = halves(x, TILE // 2, D)
-    upper = tl.dot(tl.trans(a), upper, input_precision=PRECISION)
-    upper += tl.dot(tl.trans(c), lower, input_precision=PRECISION)
-    return from_halves(upper, tl.dot(tl.trans(b), lower, input_precision=PRECISION), TILE // 2, D)
+        return tl.reshape(X, (TILE, TILE)) / D[None, :]
 
 
 @triton.jit
