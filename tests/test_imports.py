@@ -14,12 +14,13 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # what of chacal a room may import, itself apart
 MAY_IMPORT = {
     "ops": set(),
+    "kernels": set(),
     "decoding": {"ops"},
     "operators": {"ops", "decoding", "_plain"},
     "nn": {"ops", "decoding", "operators"},
     "hf": {"ops", "decoding", "operators", "nn", "_extras"},
     "tasks": {"_plain", "_extras"},
-    "bench": {"ops", "operators", "decoding"},
+    "bench": {"ops", "operators", "decoding", "kernels"},
     "report": {"_plain", "_extras"},
     "training": {"ops", "operators", "nn", "hf", "tasks", "bench", "_version", "_plain"},
     "experiments": {
@@ -38,7 +39,7 @@ MAY_IMPORT = {
 
 LAZY = [
     "click", "rich", "matplotlib", "transformers", "tokenizers", "datasets", "rouge_score",
-    "huggingface_hub",
+    "huggingface_hub", "triton",
 ]  # fmt: skip
 
 

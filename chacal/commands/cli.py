@@ -155,6 +155,24 @@ def bench_decode(operators: tuple[str, ...], **options: Any) -> None:
     bench_decoding(operators, **options)
 
 
+@bench.command("kernels")
+@click.option("--target", default="sm_90", show_default=True,
+              help="A card's architecture: sm_80, sm_90, sm_100 or gfx942.")  # fmt: skip
+@click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]),
+              default="bfloat16", show_default=True, help="Of the tensors.")  # fmt: skip
+@click.option("--width", "widths", multiple=True, type=int, default=(64, 128), show_default=True,
+              help="Width of a head, 64, 128 or 256; may be repeated.")  # fmt: skip
+@click.option("-n", "--length", default=4096, show_default=True, help="Tokens, for the counts.")
+@click.option("--heads", default=16, show_default=True, help="Attention heads, for the counts.")
+@click.option("--batch", default=4, show_default=True, help="Sequences, for the counts.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
+def bench_kernels(**options: Any) -> None:
+    """Compile the GPU kernels, on any machine; tell registers, spills, memory and work. No times."""
+    from chacal.commands.bench import bench_kernels
+
+    bench_kernels(**options)
+
+
 @cli.command("eval")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--split", type=click.Choice(["train", "valid", "test"]), default="test",

@@ -22,7 +22,7 @@ from triton.compiler import ASTSource
 
 from chacal.kernels.backward import adjoint_kernel, gradient_kernel
 from chacal.kernels.configs import Config, find_precision
-from chacal.kernels.decode import decode_kernel
+from chacal.kernels.decode import PIECES, decode_kernel
 from chacal.kernels.forward import forward_kernel
 
 KERNELS = {
@@ -31,6 +31,7 @@ KERNELS = {
     "gradient": gradient_kernel,
     "decode": decode_kernel,
 }
+INTERPRETED = not isinstance(forward_kernel, triton.runtime.JITFunction)
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 FLOAT32 = {"lse", "gamma", "delta", "dq", "dgamma", "parts"}
 INT32 = {"cu", "ticket", "done", "lengths", "finished"}
@@ -99,7 +100,7 @@ def compile_kernel(
     constants: dict[str, object] = {
         "d": width, "d_v": width, "D": width, "D_V": width, "TILE": config.tile, "SEQS": 0,
         "DROP": False, "WINDOW": False, "UPCAST": False, "PRECISION": precision.products,
-        "SOLVE": precision.solve, "STAGES": config.stages,
+        "SOLVE": precision.solve, "STAGES": config.stages, "PIECES": PIECES,
     } | options  # fmt: skip
     constants = {name: x for name, x in constants.items() if name in function.arg_names}
     types = dict(_types(function.arg_names, constants, DTYPES[dtype]))
