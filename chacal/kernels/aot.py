@@ -100,7 +100,8 @@ def compile_kernel(
     constants: dict[str, object] = {
         "d": width, "d_v": width, "D": width, "D_V": width, "TILE": config.tile, "SEQS": 0,
         "DROP": False, "WINDOW": False, "UPCAST": False, "PRECISION": precision.products,
-        "SOLVE": precision.solve, "STAGES": config.stages, "PIECES": PIECES,
+        "SOLVE": precision.solve, "COLUMNS": config.columns, "STAGES": config.stages,
+        "PIECES": PIECES,
     } | options  # fmt: skip
     constants = {name: x for name, x in constants.items() if name in function.arg_names}
     types = dict(_types(function.arg_names, constants, DTYPES[dtype]))

@@ -37,6 +37,7 @@ from chacal.kernels.tile import (
     find_sequence,
     take_ticket,
     tile_inverse,
+    times_columns,
     wait,
 )
 
@@ -50,7 +51,7 @@ def adjoint_kernel(
     n, tiles, seqs, heads, group, chunk, window, scale_log2,
     d: tl.constexpr, d_v: tl.constexpr, D: tl.constexpr, D_V: tl.constexpr, TILE: tl.constexpr,
     SEQS: tl.constexpr, DROP: tl.constexpr, WINDOW: tl.constexpr, UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr, SOLVE: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr, SOLVE: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """W, G, δ and a share of dγ of one tile of one head; arguments as in the forward kernel.
 
@@ -155,7 +156,7 @@ def adjoint_kernel(
     if DROP:
         x += (g * A_tt)[:, None] * x
     x += g * received
-    W_i = dot(inverse, x, False, SOLVE).to(W.dtype.element_ty)
+    W_i = times_columns(inverse, x, TILE, D_V, COLUMNS, SOLVE).to(W.dtype.element_ty)
     tl.store(W_at + start * d_v, W_i, wide)
     announce(done)
 

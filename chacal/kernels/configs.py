@@ -29,11 +29,13 @@ class Config:
         tile: rows, and keys, of a tile.
         warps: groups of threads that work on one.
         stages: how far loads run ahead of products.
+        columns: of the solved values, multiplied with a tile's inverse at a time.
     """
 
     tile: int
     warps: int
     stages: int = 2
+    columns: int = 256
 
 
 @dataclass(frozen=True)

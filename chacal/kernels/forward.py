@@ -22,7 +22,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from chacal.kernels.tile import announce, dot, find_sequence, take_ticket, tile_inverse, wait
+from chacal.kernels.tile import (
+    announce,
+    dot,
+    find_sequence,
+    take_ticket,
+    tile_inverse,
+    times_columns,
+    wait,
+)
 
 LN2 = tl.constexpr(0.6931471805599453)
 
@@ -34,7 +42,7 @@ def forward_kernel(
     n, tiles, seqs, heads, group, chunk, window, scale_log2,
     d: tl.constexpr, d_v: tl.constexpr, D: tl.constexpr, D_V: tl.constexpr, TILE: tl.constexpr,
     SEQS: tl.constexpr, DROP: tl.constexpr, WINDOW: tl.constexpr, UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr, SOLVE: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr, SOLVE: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One tile of rows of one head.
 
@@ -143,7 +151,7 @@ def forward_kernel(
     x = v_i.to(tl.float32) + g * u
     if not DROP:
         x -= tl.load(v + c_v, in_dv, 0.0).to(tl.float32)[None, :]
-    Z_i = dot(inverse, x, False, SOLVE).to(Z.dtype.element_ty)
+    Z_i = times_columns(inverse, x, TILE, D_V, COLUMNS, SOLVE).to(Z.dtype.element_ty)
     out = start * d_v + r[:, None] * d_v + c_v[None, :]
     tl.store(Z + out, Z_i, row[:, None] & in_dv[None, :])
     announce(done)

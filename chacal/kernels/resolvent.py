@@ -190,7 +190,8 @@ class Launch:
             "d": d, "d_v": d_v, "D": padded(d), "D_V": padded(d_v), "TILE": tile,
             "SEQS": 0 if cu_seqlens is None else triton.next_power_of_2(seqs), "DROP": call.drop,
             "WINDOW": window is not None, "UPCAST": INTERPRETING, "PRECISION": precision.products,
-            "SOLVE": precision.solve, "STAGES": self.config.stages,
+            "SOLVE": precision.solve, "COLUMNS": self.config.columns,
+            "STAGES": self.config.stages,
         }  # fmt: skip
 
     def order(self) -> tuple[Tensor, Tensor, Tensor]:

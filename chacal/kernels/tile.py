@@ -104,6 +104,21 @@ def tile_inverse(T, gamma, TILE: tl.constexpr, DROP: tl.constexpr, PRECISION: tl
 
 
 @triton.jit
+def times_columns(
+    a, x, m: tl.constexpr, c: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr
+):
+    """(m, m) @ (m, c), so many columns at a time: a warp may have to hold all of the right factor."""
+    if c <= COLUMNS:
+        return tl.dot(a, x, input_precision=PRECISION)
+    else:
+        half: tl.constexpr = c // 2
+        left, right = tl.split(tl.permute(tl.reshape(x, (m, 2, half)), (0, 2, 1)))
+        left = times_columns(a, left, m, half, COLUMNS, PRECISION)
+        right = times_columns(a, right, m, half, COLUMNS, PRECISION)
+        return tl.reshape(tl.permute(tl.join(left, right), (0, 2, 1)), (m, c))
+
+
+@triton.jit
 def diagonal(T, TILE: tl.constexpr):
     """(TILE,) the diagonal of a square."""
     row = tl.arange(0, TILE)
