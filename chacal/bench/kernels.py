@@ -6,7 +6,7 @@ Nothing is timed: what stands as a time is a model and is called so.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -61,10 +61,8 @@ def check_target(target: str) -> None:
         )
 
 
-def compile_table(
-    target: str, dtype: str, widths: tuple[int, ...], report: Callable[[Line], None]
-) -> Iterator[Line]:
-    """Every kernel's line for a dtype and these widths."""
+def compile_table(target: str, dtype: str, widths: tuple[int, ...]) -> Iterator[Line]:
+    """Every kernel's line for a dtype and these widths, each as soon as it is compiled."""
     check_target(target)
     unknown = sorted(set(widths) - set(WIDTHS))
     if unknown:
@@ -80,12 +78,10 @@ def compile_table(
         for kernel in KERNELS:
             config = TABLE[target][kernel, DTYPES[dtype].itemsize, width]
             made = compile_kernel(kernel, target, DTYPES[dtype], width, config)
-            line = Line(
+            yield Line(
                 kernel, dtype, width, config, made.registers, made.spilled, made.shared,
                 made.programs,
             )  # fmt: skip
-            report(line)
-            yield line
 
 
 def against_flash(

@@ -142,8 +142,10 @@ def bench_kernels(
     json_file: Path | None,
 ) -> None:
     """Compile the kernels for a card; print what the binaries tell, and counts."""
-    report = lambda line: progress(f"{line.kernel}, width {line.width}: compiled")  # noqa: E731
-    lines = list(kernels.compile_table(target, dtype, widths, report))
+    lines = []
+    for line in kernels.compile_table(target, dtype, widths):
+        progress(f"{line.kernel}, width {line.width}: compiled")
+        lines.append(line)
     out = console()
     out.print(f"binaries for {target}, {dtype}; nothing ran, and nothing is timed")
     table = plain_table(
@@ -160,15 +162,13 @@ def bench_kernels(
     out.print(table)
     counted = []
     for width in widths:
-        rows = kernels.against_flash(
-            target, dtype, width, n=length, heads=heads, batch=batch
-        )  # fmt: skip
+        rows = kernels.against_flash(target, dtype, width, n=length, heads=heads, batch=batch)
         counted += [{"width": width, **dataclasses.asdict(row)} for row in rows]
     out.print(
         f"\nexact ChaCAL over flash attention, counted, n = {length}, h = {heads}, batch {batch}\n"
-        "work: tensor-core products; memory: bytes if each tensor goes there once; cache: bytes from "
-        "the cache\nMODEL: time of both at one share of the peak of a card "
-        f"({kernels.card_name(target)}), not measured"
+        "work: tensor-core products; memory: bytes if each tensor goes there once; cache: bytes "
+        "from the cache\nMODEL, not measured: times of both at one share of the peak of a card, "
+        f"{kernels.card_name(target)}"
     )
     table = plain_table(("pass", "d", "launches", "work", "memory", "cache", "MODEL of time"))
     for row in counted:

@@ -167,7 +167,8 @@ def bench_decode(operators: tuple[str, ...], **options: Any) -> None:
 @click.option("--batch", default=4, show_default=True, help="Sequences, for the counts.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
 def bench_kernels(**options: Any) -> None:
-    """Compile the GPU kernels, on any machine; tell registers, spills, memory and work. No times."""
+    """Compile the GPU kernels, on any machine; tell registers, spills, memory and work. No
+    times."""
     from chacal.commands.bench import bench_kernels
 
     bench_kernels(**options)

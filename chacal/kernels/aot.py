@@ -1,8 +1,8 @@
 """Kernels compiled for a card that is not here, and what the binary tells of itself.
 
-Triton's compiler needs no card. What it makes holds the registers of a thread, the bytes that did not
-fit into them (spills) and the shared memory of a program; how many programs a multiprocessor can hold
-at once follows from these.
+Triton's compiler needs no card. What it makes holds the registers of a thread, the bytes that did
+not fit into them (spills) and the shared memory of a program; how many programs a multiprocessor
+can hold at once follows from these.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from chacal.kernels.backward import adjoint_kernel, gradient_kernel
-from chacal.kernels.configs import Config, find_precision
+from chacal.kernels.configs import BACKEND_OPTIONS, Config, find_precision
 from chacal.kernels.decode import PIECES, decode_kernel
 from chacal.kernels.forward import forward_kernel
 
@@ -64,8 +64,8 @@ CARDS = {
     "sm_100": Card("cuda", 100, 32, 65536, 2048, 228 << 10, 227 << 10),
     "gfx942": Card("hip", "gfx942", 64, 4 * 512 * 64, 2048, 64 << 10, 64 << 10),
 }
-"""NVIDIA's from the CUDA programming guide's table of compute capabilities; gfx942 has four units of 512
-registers for each of 64 lanes, and 64 KiB."""
+"""NVIDIA's from the CUDA programming guide's table of compute capabilities; gfx942 has four units
+of 512 registers for each of 64 lanes, and 64 KiB."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,7 @@ def compile_kernel(
         target=GPUTarget(card.backend, card.arch, card.warp),
         options={
             "num_warps": config.warps, "num_stages": config.stages, "enable_fp_fusion": True,
+            **BACKEND_OPTIONS[card.backend],
         },
     )  # fmt: skip
     registers, spilled = _resources(compiled.asm)

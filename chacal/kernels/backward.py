@@ -13,9 +13,9 @@ square of A and g = Σ_{t after} A_tsᵀ W_t,
 As in the forward kernel the inverse is made before the program waits: between W_{i+1} and W_i stand
 two products.
 
-**Then** dk and dq: given W and δ this is flash attention's backward, with W as the gradient, Z as the
-values and H as the output, but for G, which is there already: four products for each square. Nothing
-waits. dq is added up in memory.
+**Then** dk and dq: given W and δ this is flash attention's backward, with W as the gradient, Z as
+the values and H as the output, but for G, which is there already: four products for each square.
+Nothing waits. dq is added up in memory.
 
 Both in one walk would take five products instead of six, as flash attention does, but then all that
 both hold does not fit into the registers of any card.
@@ -203,7 +203,8 @@ def gradient_kernel(
 ):  # fmt: skip
     """dk of one tile of keys of one head, and all that it adds to dq.
 
-    dk (b, h, n, d) is written; dq (b, h, n, d) is float32 zeros, to be added to. G is read for `drop`.
+    dk (b, h, n, d) is written; dq (b, h, n, d) is float32 zeros, to be added to. G is read for
+    `drop`.
     """
     at = tl.program_id(0)
     pairs = heads * (1 if SEQS else seqs)

@@ -1,8 +1,9 @@
 """Which tile, warps and stages a kernel has on a card, in one table.
 
 A configuration is chosen so that nothing is spilled: a register that goes to memory and back costs
-more than a smaller tile. `chacal bench kernels` compiles every line of the table and tells registers,
-spills and shared memory; tests/slow/test_kernels.py holds each to no spills and to its card's memory.
+more than a smaller tile. `chacal bench kernels` compiles every line of the table and tells
+registers, spills and shared memory; tests/slow/test_kernels.py holds each to no spills and to its
+card's memory.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ WIDTHS = (64, 128, 256)
 """A line is for d and d_v up to one of these."""
 
 PAIRS_AT_ONCE = 64
-"""Heads (of all sequences) that tickets go through side by side: enough to fill a card, few enough for
-its cache to hold their keys and values."""
+"""Heads (of all sequences) that tickets go through side by side: enough to fill a card, few enough
+for its cache to hold their keys and values."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,13 @@ class Precision:
 
     products: str
     solve: str
+
+
+BACKEND_OPTIONS: dict[str, dict[str, int]] = {
+    "cuda": {},
+    # a wave has 16 rows of a product, as a warp has: with 32 those past a tile's end repeat others
+    "hip": {"matrix_instr_nonkdim": 16},
+}
 
 
 TABLE: dict[str, dict[tuple[str, int, int], Config]] = {}
@@ -85,3 +93,8 @@ def find_target(device: torch.device, interpreting: bool) -> str:
     if major < 8:
         raise ValueError(f"the card has compute capability {major}; expected 8 or more")
     return {8: "sm_80", 9: "sm_90"}.get(major, "sm_100")
+
+
+def backend_options() -> dict[str, int]:
+    """What this machine's compiler is told beside a configuration."""
+    return BACKEND_OPTIONS["hip" if torch.version.hip else "cuda"]

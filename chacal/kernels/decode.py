@@ -4,9 +4,9 @@
 
 It reads the past once and that is all its time. So the past of one head is cut into pieces, each a
 program of its own; the last of a head to finish joins their softmaxes, solves and writes. Which one
-that is, a counter tells. Where the past begins and ends is read on the card, so that a cache of fixed
-size, and a captured graph, work with it; a softmax does not care for order, so the past of a window may
-lie in a ring.
+that is, a counter tells. Where the past begins and ends is read on the card, so that a cache of
+fixed size, and a captured graph, work with it; a softmax does not care for order, so the past of a
+window may lie in a ring.
 
 Plain twin: `_one_row` of `ExactState` in decoding/states.py; for a window `TiledState`.
 """
@@ -37,8 +37,8 @@ def decode_kernel(
 ):  # fmt: skip
     """A piece of the past of one head.
 
-    The token at place t = lengths[b] has its key in the cache already, at slot t mod `capacity`; its Z
-    is written there. `parts` (b, h, pieces, D_V + 2) float32 is room for the pieces' sums.
+    The token at place t = lengths[b] has its key in the cache already, at slot t mod `capacity`;
+    its Z is written there. `parts` (b, h, pieces, D_V + 2) float32 is room for the pieces' sums.
     """
     at = tl.program_id(0)
     piece, pair = at % pieces, at // pieces
@@ -135,8 +135,8 @@ def decode(
         lengths: (batch,) int32, how many tokens were before; token t is at slot t mod capacity.
         scale: multiplies q·k.
         drop: whether a token may not hop to itself on the way.
-        window: how many keys, its own among them, a row sees; None for all. A ring of that many slots
-            is enough for it.
+        window: how many keys, its own among them, a row sees; None for all. A ring of that many
+            slots is enough for it.
         config: tile and warps, if not those of the table.
 
     Returns:

@@ -137,8 +137,8 @@ def forward_kernel(
     T = tl.exp2(T - lse_2[:, None])
     inverse = tile_inverse(T, g, TILE, DROP, SOLVE)
 
-    # scores of these two tiles are made anew when they are wanted: registers are dearer. The barrier
-    # keeps the compiler from joining both
+    # scores of these two tiles are made anew when they are wanted: registers are dearer. The
+    # barrier keeps the compiler from joining both
     tl.debug_barrier()
     S = dot(q_i, tl.load(k_tail, in_d[:, None] & earlier[None, :], 0.0), UPCAST, PRECISION)
     S = tl.where(before, tl.exp2(S * scale_log2 - lse_2[:, None]), 0.0).to(Z.dtype.element_ty)

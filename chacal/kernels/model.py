@@ -1,13 +1,14 @@
-"""What a kernel has to do, counted, and a model of the time that this takes; nothing here is measured.
+"""What a kernel has to do, counted, and a model of the time that this takes; nothing here is
+measured.
 
 Work is counted in multiply-adds of tensor cores at the rate of half precision: a product of float32
 parts counts as often as its parts are multiplied (`PRODUCTS`). The least possible is that of flash
-attention without a wasted entry: n (n+1) / 2 entries of A, each once in a product with d channels and
-once in one with d_v (forward), or three times and twice (backward).
+attention without a wasted entry: n (n+1) / 2 entries of A, each once in a product with d channels
+and once in one with d_v (forward), or three times and twice (backward).
 
-Bytes are counted twice: to and from memory if every tensor goes there once, which is the least; and from
-the cache to the multiprocessors, where a tile of rows reads all keys and values before it, so that
-larger tiles read less. FlashAttention-2's tiles of 128 rows are the measure there.
+Bytes are counted twice: to and from memory if every tensor goes there once, which is the least;
+and from the cache to the multiprocessors, where a tile of rows reads all keys and values before
+it, so that larger tiles read less. FlashAttention-2's tiles of 128 rows are the measure there.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from dataclasses import dataclass
 from chacal.kernels.configs import Config
 
 PRODUCTS = {"bf16x3": 3, "tf32x3": 6, "ieee": 8}
-"""Half-precision products that one in float32 costs: three of half parts; three of tf32 at half the rate;
-on gfx942 one at an eighth of it."""
+"""Half-precision products that one in float32 costs: three of half parts; three of tf32 at half
+the rate; on gfx942 one at an eighth of it."""
 FLASH_ROWS = 128
 EFFICIENCY = 0.5
 """Of its peak, what a card is supposed to reach in either kernel."""
 HANDOVER = 3e-6
-"""Seconds that are supposed to pass from one tile's Z to the next's: a counter's way through the cache, a
-load, two products and a store."""
+"""Seconds that are supposed to pass from one tile's Z to the next's: a counter's way through the
+cache, a load, two products and a store."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ PEAKS = {
 
 @dataclass(frozen=True)
 class Shape:
-    """What is computed: `pairs` sequences times heads, of n tokens and channels of `itemsize` bytes."""
+    """What is computed: `pairs` sequences times heads, of n tokens and channels of `itemsize`
+    bytes."""
 
     n: int
     pairs: int
@@ -58,7 +60,8 @@ class Shape:
 
 @dataclass(frozen=True)
 class Cost:
-    """Multiply-adds; bytes to and from memory; bytes from the cache; tiles that follow one another."""
+    """Multiply-adds; bytes to and from memory; bytes from the cache; tiles that follow one
+    another."""
 
     work: float
     memory: float
@@ -74,7 +77,8 @@ class Cost:
         )
 
     def seconds(self, peak: Peak) -> float:
-        """The model: the card at EFFICIENCY of its peak, or tiles one after another if that is more."""
+        """The model: the card at EFFICIENCY of its peak, or tiles one after another if that is
+        more."""
         busy = max(self.work / peak.products, self.memory / peak.bytes) / EFFICIENCY
         return max(busy, self.chain * HANDOVER)
 
@@ -105,7 +109,8 @@ def flash_backward(shape: Shape) -> Cost:
 
 
 def inverse_work(tile: int) -> int:
-    """Multiply-adds of a tile's inverse: six products in each square of 16, then two for each merge."""
+    """Multiply-adds of a tile's inverse: six products in each square of 16, then two for each
+    merge."""
     work, m = 6 * (tile // 16) * 16**3, 16
     while m < tile:
         work += (tile // (2 * m)) * 2 * m**3

@@ -14,7 +14,14 @@ import triton
 from torch import Tensor
 
 from chacal.kernels.backward import adjoint_kernel, gradient_kernel
-from chacal.kernels.configs import PAIRS_AT_ONCE, Config, find_config, find_precision, find_target
+from chacal.kernels.configs import (
+    PAIRS_AT_ONCE,
+    Config,
+    backend_options,
+    find_config,
+    find_precision,
+    find_target,
+)
 from chacal.kernels.forward import forward_kernel
 
 INTERPRETING = not isinstance(forward_kernel, triton.runtime.JITFunction)
@@ -205,7 +212,7 @@ class Launch:
         options = {name: x for name, x in self.options.items() if name in kernel.arg_names}
         kernel[(self.programs,)](
             *arguments, **options, num_warps=self.config.warps,
-            num_stages=self.config.stages, enable_fp_fusion=True,
+            num_stages=self.config.stages, enable_fp_fusion=True, **backend_options(),
         )  # fmt: skip
 
 

@@ -10,12 +10,12 @@ With D = diag(1 - γT_tt) and M strictly lower,
 Rows of M sum to less than 1, so powers of it only shrink: nothing is lost. Squares of one size are
 inverted together, as a batch. The plain twin is `solve_tile` in ops/streaming.py.
 
-**Order.** A tile needs what earlier tiles solved. A program takes a ticket when it begins, and works
-on the tile of that number; the tiles of one head have rising numbers in the order in which they
-depend on each other. `done` of a head counts its solved tiles. A program waits only for tiles of
-smaller numbers, hence of programs that had begun before it did and, once begun, are not taken off
-the machine. Of all programs that run, the one with the smallest number waits for nobody; so some
-program always goes on, and none waits for ever, however few run at once.
+**Order.** A tile needs what earlier tiles solved. A program takes a ticket when it begins, and
+works on the tile of that number; the tiles of one head have rising numbers in the order in which
+they depend on each other. `done` of a head counts its solved tiles. A program waits only for tiles
+of smaller numbers, hence of programs that had begun before it did and, once begun, are not taken
+off the machine. Of all programs that run, the one with the smallest number waits for nobody; so
+some program always goes on, and none waits for ever, however few run at once.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def tile_inverse(T, gamma, TILE: tl.constexpr, DROP: tl.constexpr, PRECISION: tl
 def times_columns(
     a, x, m: tl.constexpr, c: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """(m, m) @ (m, c), so many columns at a time: a warp may have to hold all of the right factor."""
+    """(m, m) @ (m, c), so many columns at a time: a warp may have to hold all of the right
+    factor."""
     if c <= COLUMNS:
         return tl.dot(a, x, input_precision=PRECISION)
     else:

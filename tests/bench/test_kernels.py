@@ -29,8 +29,8 @@ def test_one_tile_by_hand():
     shape = model.Shape(n=32, pairs=3, d=16, d_v=64)
     cost = model.forward_cost(shape, Config(tile=32, warps=2), "bf16x3")
     scores, values = 32 * 32 * 16, 32 * 32 * 64
-    # scores of the tile thrice: of itself twice, and of the tile before it twice, which is not there
-    # for the first but is multiplied all the same
+    # scores of the tile thrice: of itself twice, and of the tile before it twice, which is not
+    # there for the first but is multiplied all the same
     assert cost.work == 3 * (3 * scores + values + 3 * (model.inverse_work(32) + values))
     # q and k, v, Z and Y in half precision, and a log-sum-exp
     assert cost.memory == 3 * 32 * (2 * (2 * 16 + 3 * 64) + 4)

@@ -22,19 +22,11 @@ def generate(q, k, v, gamma, capacity, **options):
         keys[:, :, t % capacity] = k[:, :, t]
         lengths = torch.full((B,), t, dtype=torch.int32, device=q.device)
         token = slice(t, t + 1)
-        outputs.append(
-            decode(
-                q[:, :, token],
-                v[:, :, token],
-                gamma,
-                keys,
-                Z,
-                lengths,
-                scale=d**-0.5,
-                config=Config(tile=4, warps=1),
-                **options,
-            )  # fmt: skip
-        )
+        Y = decode(
+            q[:, :, token], v[:, :, token], gamma, keys, Z, lengths, scale=d**-0.5,
+            config=Config(tile=4, warps=1), **options,
+        )  # fmt: skip
+        outputs.append(Y)
     return torch.cat(outputs, 2)
 
 

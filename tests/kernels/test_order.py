@@ -1,7 +1,8 @@
 """Tiles wait for each other and never for ever, whichever program runs when.
 
 In the interpreter one program runs to its end before the next. Here programs are threads instead,
-that sleep for a while after they took their ticket, so that later ones overtake them and have to wait.
+that sleep for a while after they took their ticket, so that later ones overtake them and have to
+wait.
 """
 
 import random

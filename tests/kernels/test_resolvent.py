@@ -1,5 +1,6 @@
 """Exact and windowed kernels against the float64 oracle, and their gradients against float64."""
 
+import itertools
 import math
 
 import pytest
@@ -160,11 +161,11 @@ def test_packed_sequences_are_as_one_by_one(options, device, poison):
     grads = torch.autograd.grad(Y, leaves, dY)
     alone = torch.cat(
         [oracle(*(x[:, :, a:b] for x in (q, k, v)), gamma, **options)
-         for a, b in zip(PACKED, PACKED[1:], strict=False) if b > a], 2,
+         for a, b in itertools.pairwise(PACKED) if b > a], 2,
     )  # fmt: skip
     assert relative(Y.cpu(), alone) < SINGLE
     wanted = [torch.zeros_like(x, dtype=torch.float64, device="cpu") for x in leaves]
-    for a, b in zip(PACKED, PACKED[1:], strict=False):
+    for a, b in itertools.pairwise(PACKED):
         if b > a:
             part = [x[:, :, a:b] for x in (q, k, v)]
             some = plain_gradients(*part, gamma, dY[:, :, a:b], **options)
