@@ -39,7 +39,7 @@ MAY_IMPORT = {
 
 LAZY = [
     "click", "rich", "matplotlib", "transformers", "tokenizers", "datasets", "rouge_score",
-    "huggingface_hub", "triton",
+    "huggingface_hub", "chacal.kernels",
 ]  # fmt: skip
 
 

@@ -64,9 +64,10 @@ def check_target(target: str) -> None:
 def compile_table(target: str, dtype: str, widths: tuple[int, ...]) -> Iterator[Line]:
     """Every kernel's line for a dtype and these widths, each as soon as it is compiled."""
     check_target(target)
-    unknown = sorted(set(widths) - set(WIDTHS))
+    known = WIDTHS[DTYPES[dtype].itemsize]
+    unknown = sorted(set(widths) - set(known))
     if unknown:
-        raise ValueError(f"the width is {unknown[0]}; expected one of {WIDTHS}")
+        raise ValueError(f"the width is {unknown[0]}; expected, for {dtype}, one of {known}")
     # reads its kernels from files that decide at import whether they are to be interpreted
     from chacal.kernels.aot import INTERPRETED, KERNELS, compile_kernel
 

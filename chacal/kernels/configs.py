@@ -14,8 +14,8 @@ import torch
 
 INTERPRETER = "interpreter"
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
-WIDTHS = (64, 128, 256)
-"""A line is for d and d_v up to one of these."""
+WIDTHS = {2: (64, 128, 256), 4: (64, 128)}
+"""A line is for d and d_v up to one of these, by bytes of a number; wider float32 does not fit."""
 
 PAIRS_AT_ONCE = 64
 """Heads (of all sequences) that tickets go through side by side: enough to fill a card, few enough
@@ -60,19 +60,86 @@ BACKEND_OPTIONS: dict[str, dict[str, int]] = {
 }
 
 
-TABLE: dict[str, dict[tuple[str, int, int], Config]] = {}
-"""target -> (kernel, bytes of a number, width) -> configuration."""
+TABLE: dict[str, dict[tuple[str, int, int], Config]] = {
+    "sm_80": {
+        ("forward", 2, 64): Config(32, 2, 2),  # 240
+        ("forward", 2, 128): Config(32, 4, 2),  # 255
+        ("forward", 2, 256): Config(16, 4, 2),  # 240
+        ("forward", 4, 64): Config(16, 4, 2),  # 205
+        ("forward", 4, 128): Config(16, 8, 2),  # 255
+        ("adjoint", 2, 64): Config(32, 2, 2),  # 255
+        ("adjoint", 2, 128): Config(32, 4, 2),  # 255
+        ("adjoint", 2, 256): Config(16, 4, 2),  # 245
+        ("adjoint", 4, 64): Config(16, 4, 2),  # 206
+        ("adjoint", 4, 128): Config(16, 8, 2),  # 255
+        ("gradient", 2, 64): Config(64, 4, 2),  # 237
+        ("gradient", 2, 128): Config(64, 8, 2),  # 168
+        ("gradient", 2, 256): Config(32, 8, 1),  # 172
+        ("gradient", 4, 64): Config(32, 8, 2),  # 254
+        ("gradient", 4, 128): Config(16, 4, 1),  # 254
+        ("decode", 2, 64): Config(32, 4, 2),  # 64
+        ("decode", 2, 128): Config(32, 4, 2),  # 116
+        ("decode", 2, 256): Config(16, 4, 2),  # 118
+        ("decode", 4, 64): Config(32, 4, 2),  # 64
+        ("decode", 4, 128): Config(16, 4, 2),  # 64
+    },
+    "sm_90": {
+        ("forward", 2, 64): Config(64, 4, 2),  # 254
+        ("forward", 2, 128): Config(32, 4, 2),  # 253
+        ("forward", 4, 64): Config(16, 4, 2),  # 184
+        ("adjoint", 2, 64): Config(32, 2, 2),  # 253
+        ("adjoint", 2, 128): Config(32, 8, 2),  # 255
+        ("adjoint", 4, 64): Config(16, 4, 2),  # 178
+        ("gradient", 2, 64): Config(64, 4, 2),  # 220
+        ("gradient", 2, 128): Config(64, 8, 2),  # 236
+        ("gradient", 4, 64): Config(32, 8, 2),  # 245
+        ("decode", 2, 64): Config(32, 4, 2),  # 64
+        ("decode", 2, 128): Config(32, 4, 2),  # 96
+        ("decode", 4, 64): Config(32, 4, 2),  # 72
+    },
+    "sm_100": {
+        ("forward", 2, 64): Config(64, 4, 2),  # 250
+        ("forward", 2, 128): Config(32, 4, 2),  # 255
+        ("forward", 2, 256): Config(16, 4, 2),  # 228
+        ("forward", 4, 64): Config(16, 4, 2),  # 184
+        ("forward", 4, 128): Config(16, 8, 1),  # 255
+        ("adjoint", 2, 64): Config(16, 1, 2),  # 206
+        ("adjoint", 2, 128): Config(32, 8, 2),  # 253
+        ("adjoint", 2, 256): Config(16, 4, 2),  # 240
+        ("adjoint", 4, 64): Config(16, 4, 2),  # 176
+        ("gradient", 2, 64): Config(64, 4, 2),  # 254
+        ("gradient", 2, 128): Config(64, 8, 2),  # 197
+        ("gradient", 2, 256): Config(32, 8, 1),  # 142
+        ("gradient", 4, 64): Config(32, 8, 2),  # 250
+        ("decode", 2, 64): Config(32, 4, 2),  # 64
+        ("decode", 2, 128): Config(32, 4, 2),  # 128
+        ("decode", 2, 256): Config(16, 4, 2),  # 120
+        ("decode", 4, 64): Config(32, 4, 2),  # 66
+    },
+    "gfx942": {
+        ("forward", 2, 64): Config(64, 4, 2),  # 184
+        ("forward", 2, 128): Config(32, 2, 2),  # 204
+        ("adjoint", 2, 64): Config(64, 4, 2),  # 232
+        ("adjoint", 2, 128): Config(32, 2, 2),  # 245
+        ("gradient", 2, 64): Config(64, 4, 2),  # 492
+        ("gradient", 2, 128): Config(32, 2, 2),  # 494
+        ("decode", 2, 64): Config(32, 4, 2),  # 48
+        ("decode", 2, 128): Config(32, 4, 2),  # 68
+        ("decode", 4, 64): Config(32, 4, 2),  # 44
+    },
+}  # fmt: skip
+"""target -> (kernel, bytes of a number, width) -> configuration; beside it, registers of a thread."""
 
 
 def find_config(kernel: str, target: str, dtype: torch.dtype, width: int) -> Config:
     """The line for a kernel with channels up to `width`."""
     if target == INTERPRETER:
         return Config(tile=32, warps=4)
-    lines = TABLE[target]
-    for most in WIDTHS:
+    widths = WIDTHS[dtype.itemsize]
+    for most in widths:
         if width <= most:
-            return lines[kernel, dtype.itemsize, most]
-    raise ValueError(f"d or d_v is {width}; expected at most {WIDTHS[-1]}")
+            return TABLE[target][kernel, dtype.itemsize, most]
+    raise ValueError(f"d or d_v is {width}; expected at most {widths[-1]} for {dtype}")
 
 
 def find_precision(target: str, dtype: torch.dtype) -> Precision:

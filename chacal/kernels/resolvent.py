@@ -90,8 +90,8 @@ class ResolventFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dY: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of q, k, v and γ."""
-        *saved, cu_seqlens = ctx.saved_tensors
-        dq, dk, dv, dgamma = backward(dY, *saved, ctx.call, cu_seqlens)
+        q, k, v, gamma, Y, Z, lse, cu_seqlens = ctx.saved_tensors
+        dq, dk, dv, dgamma = backward(dY, q, k, v, gamma, Y, Z, lse, ctx.call, cu_seqlens)
         return dq, dk, dv, dgamma if ctx.needs_input_grad[3] else None, None, None
 
 
