@@ -2,7 +2,7 @@
 
 import pytest
 
-from chacal.bench.kernels import against_flash, check_target
+from chacal.bench.kernels import against_flash, check_target, compile_table
 from chacal.kernels import model
 from chacal.kernels.configs import TABLE, TARGETS, WIDTHS, Config
 
@@ -63,3 +63,9 @@ def test_every_line_of_the_table_is_there():
 def test_an_unknown_target():
     with pytest.raises(ValueError, match="sm_80, sm_90, sm_100, gfx942"):
         check_target("sm_70")
+
+
+def test_what_cannot_be_compiled_says_why():
+    # without Triton, and where its kernels are interpreted, as in these tests
+    with pytest.raises(ValueError, match=r"Triton is not installed|TRITON_INTERPRET is set"):
+        list(compile_table("sm_90", "bfloat16", (64,)))
