@@ -22,7 +22,7 @@ $(TOOLS): $(READY)
 	$(PIP) -e '.[docs,release]'
 	@touch $@
 
-.PHONY: help setup play demo test test-slow fuzz docs pictures dist format clean
+.PHONY: help setup play demo test test-slow test-gpu fuzz docs pictures dist format clean
 help: ## list the targets
 	@awk -F ': .*## ' '/^[a-z-]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -45,6 +45,9 @@ test-slow: $(TOOLS) ## the page in a browser, the site, the packages, the wheel 
 
 fuzz: $(READY) ## hostile commands, files and tensors until Ctrl-C, or SECONDS=60
 	OMP_NUM_THREADS=1 $(BIN)/python -X faulthandler tests/hostile/fuzz.py $(if $(SECONDS),--seconds $(SECONDS))
+
+test-gpu: $(READY) ## the kernels on this machine's card
+	TRITON_INTERPRET=0 $(BIN)/pytest tests/kernels -m gpu
 
 docs: $(TOOLS) ## the documentation site, in build/site
 	$(BIN)/mkdocs build --strict --quiet

@@ -2,6 +2,9 @@
 
 import os
 
+# before anything imports Triton: without a card its kernels run on the CPU (`make test-gpu`: on it)
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 import pytest
 import torch
 

@@ -14,13 +14,14 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # what of chacal a room may import, itself apart
 MAY_IMPORT = {
     "ops": set(),
+    "kernels": set(),
     "decoding": {"ops"},
     "operators": {"ops", "decoding", "_plain", "_echo"},
     "nn": {"ops", "decoding", "operators"},
     "hf": {"ops", "decoding", "operators", "nn", "report", "_extras"},
     "tasks": {"_plain", "_files", "_extras", "_memory", "_echo"},
     "eval": {"tasks", "_extras"},
-    "bench": {"ops", "operators", "decoding", "_orphans", "_memory"},
+    "bench": {"ops", "operators", "decoding", "kernels", "_orphans", "_memory"},
     "report": {"_plain", "_files", "_extras", "_echo"},
     "training": {
         "ops", "operators", "nn", "hf", "tasks", "bench", "_version", "_plain", "_files",
@@ -48,7 +49,7 @@ MAY_IMPORT = {
 
 LAZY = [
     "click", "rich", "matplotlib", "transformers", "tokenizers", "datasets", "rouge_score",
-    "huggingface_hub", "peft", "starlette", "uvicorn",
+    "huggingface_hub", "peft", "starlette", "uvicorn", "chacal.kernels",
 ]  # fmt: skip
 
 

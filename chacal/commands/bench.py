@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from chacal.bench import decode, ops, page
+from chacal.bench import decode, kernels, ops, page
 from chacal.bench.timing import Timed, machine, processor, repeat
 from chacal.commands.console import console, plain_table, progress, write_json
 
@@ -129,6 +129,59 @@ def bench_decoding(
             "tokens": decode.TOKENS, "rows": [_figures(row) for row in rows],
         }  # fmt: skip
         write_json(json_file, figures)
+
+
+def bench_kernels(
+    *,
+    target: str,
+    dtype: str,
+    widths: tuple[int, ...],
+    length: int,
+    heads: int,
+    batch: int,
+    json_file: Path | None,
+) -> None:
+    """Compile the kernels for a card; print what the binaries tell, and counts."""
+    lines = []
+    for line in kernels.compile_table(target, dtype, widths):
+        progress(f"{line.kernel}, width {line.width}: compiled")
+        lines.append(line)
+    out = console()
+    out.print(f"binaries for {target}, {dtype}; nothing ran, and nothing is timed")
+    table = plain_table(
+        ("kernel", "d", "tile", "warps", "stages", "registers", "spilled B", "shared B",
+         "programs per multiprocessor")
+    )  # fmt: skip
+    for line in lines:
+        config = line.config
+        figures = (
+            line.width, config.tile, config.warps, config.stages, line.registers, line.spilled,
+            line.shared, line.programs,
+        )  # fmt: skip
+        table.add_row(line.kernel, *(f"{figure:,}" for figure in figures))
+    out.print(table)
+    counted = []
+    for width in widths:
+        rows = kernels.against_flash(target, dtype, width, n=length, heads=heads, batch=batch)
+        counted += [{"width": width, **dataclasses.asdict(row)} for row in rows]
+    out.print(
+        f"\nexact ChaCAL over flash attention, counted, n = {length}, h = {heads}, batch {batch}\n"
+        "work: tensor-core products; memory: bytes if each tensor goes there once; cache: bytes "
+        "from the cache\nMODEL, not measured: times of both at one share of the peak of a card, "
+        f"{kernels.card_name(target)}"
+    )
+    table = plain_table(("pass", "d", "launches", "work", "memory", "cache", "MODEL of time"))
+    for row in counted:
+        ratios = (f"{row[name]:.2f}" for name in ("work", "memory", "cache", "model"))
+        table.add_row(row["name"], str(row["width"]), str(row["launches"]), *ratios)
+    out.print(table)
+    if json_file:
+        figures_of = {
+            "command": shlex.join(["chacal", *sys.argv[1:]]), "target": target, "dtype": dtype,
+            "n": length, "heads": heads, "batch": batch, "measured": False,
+            "binaries": [dataclasses.asdict(line) for line in lines], "counted": counted,
+        }  # fmt: skip
+        write_json(json_file, figures_of)
 
 
 def _origin(threads: int, runs: int) -> dict[str, Any]:

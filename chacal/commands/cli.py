@@ -1,4 +1,7 @@
-"""Every command is declared here: parse and call. What it prints is in the file of its name."""
+"""Every command is declared here, those of `chacal bench` in a file beside: parse and call.
+
+What a command prints is in the file of its name.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import click
 
 from chacal._echo import one_line, shown
 from chacal._version import __version__
+from chacal.commands.bench_group import bench
 from chacal.commands.options import Examples, options_of
 from chacal.commands.train import OF_PRETRAINED, is_text
 from chacal.tasks import TASKS
@@ -98,73 +102,7 @@ for _name in (name for name in TASKS if name != "scrolls"):  # which no model of
     train.add_command(_train_command(_name))
 
 
-@cli.group()
-def bench() -> None:
-    """Measure speed and memory, always against ordinary attention in the same process."""
-
-
-@bench.command("ops")
-@click.argument("operators", nargs=-1)
-@click.option("-n", "--length", "lengths", multiple=True, type=int, default=(1024, 2048, 4096),
-              show_default=True, help="Sequence length; may be repeated.")  # fmt: skip
-@click.option("--heads", default=8, show_default=True, help="Attention heads.")
-@click.option("--width", default=64, show_default=True, help="Width of a head.")
-@click.option("--batch", default=1, show_default=True, help="Sequences.")
-@click.option("--rounds", default=7, show_default=True, help="Timed calls of each; medians count.")
-@click.option("--runs", default=1, show_default=True, help="Measure so often, each time in a "
-              "fresh process; medians count, and the range is told.")  # fmt: skip
-@click.option("--threads", default=1, show_default=True, help="CPU threads.")
-@click.option("--mode", type=click.Choice(["forward", "both", "all", "none"]), default="all",
-              show_default=True, help="Forward; forward and backward together; the one, then the "
-              "other; or no times.")  # fmt: skip
-@click.option("--baseline/--no-baseline", default=True, show_default=True,
-              help="Whether SDPA is timed too.")  # fmt: skip
-@click.option("--memory", is_flag=True, help="Also peak memory, each in a fresh process.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
-def bench_ops(operators: tuple[str, ...], **options: Any) -> None:
-    """Time OPERATORS (exact ChaCAL, Block-ChaCAL and the rest, unless named).
-
-    "formed" stands for exact ChaCAL that forms A and solves, "guard" for what each operator pays
-    for its look at bad values.
-    """
-    from chacal.commands.bench import bench_operators
-
-    bench_operators(operators, **options)
-
-
-@bench.command("decode")
-@click.argument("operators", nargs=-1)
-@click.option("-n", "--context", "contexts", multiple=True, type=int, default=(1024, 4096, 16384),
-              show_default=True, help="Tokens before the timed one; may be repeated.")  # fmt: skip
-@click.option("--heads", default=8, show_default=True, help="Attention heads.")
-@click.option("--width", default=64, show_default=True, help="Width of a head.")
-@click.option("--batch", default=1, show_default=True, help="Sequences.")
-@click.option("--rounds", default=9, show_default=True, help="Timed calls of each; medians count.")
-@click.option("--runs", default=1, show_default=True, help="Measure so often, each time in a "
-              "fresh process; medians count, and the range is told.")  # fmt: skip
-@click.option("--threads", default=1, show_default=True, help="CPU threads.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
-def bench_decode(operators: tuple[str, ...], **options: Any) -> None:
-    """Time one token of cached decoding with OPERATORS (one of each kind, unless named).
-
-    "stock" stands for ordinary attention with a cache that is copied for every token.
-    """
-    from chacal.commands.bench import bench_decoding
-
-    bench_decoding(operators, **options)
-
-
-@bench.command("play")
-@click.option("--pages", "pages", multiple=True, type=click.IntRange(1, 100), default=(1, 10),
-              show_default=True, help="Pages open at once; may be repeated.")  # fmt: skip
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True,
-              help="Stories that each types.")  # fmt: skip
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
-def bench_play(**options: Any) -> None:
-    """Time the page of `chacal play`, from a sentence typed to the boxes of two models."""
-    from chacal.commands.bench import bench_page
-
-    bench_page(**options)
+cli.add_command(bench)
 
 
 @cli.command("eval")

@@ -1,0 +1,96 @@
+"""The commands of `chacal bench`, declared as those of `cli.py` are: parse and call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.group()
+def bench() -> None:
+    """Measure speed and memory, always against ordinary attention in the same process."""
+
+
+@bench.command("ops")
+@click.argument("operators", nargs=-1)
+@click.option("-n", "--length", "lengths", multiple=True, type=int, default=(1024, 2048, 4096),
+              show_default=True, help="Sequence length; may be repeated.")  # fmt: skip
+@click.option("--heads", default=8, show_default=True, help="Attention heads.")
+@click.option("--width", default=64, show_default=True, help="Width of a head.")
+@click.option("--batch", default=1, show_default=True, help="Sequences.")
+@click.option("--rounds", default=7, show_default=True, help="Timed calls of each; medians count.")
+@click.option("--runs", default=1, show_default=True, help="Measure so often, each time in a "
+              "fresh process; medians count, and the range is told.")  # fmt: skip
+@click.option("--threads", default=1, show_default=True, help="CPU threads.")
+@click.option("--mode", type=click.Choice(["forward", "both", "all", "none"]), default="all",
+              show_default=True, help="Forward; forward and backward together; the one, then the "
+              "other; or no times.")  # fmt: skip
+@click.option("--baseline/--no-baseline", default=True, show_default=True,
+              help="Whether SDPA is timed too.")  # fmt: skip
+@click.option("--memory", is_flag=True, help="Also peak memory, each in a fresh process.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
+def bench_ops(operators: tuple[str, ...], **options: Any) -> None:
+    """Time OPERATORS (exact ChaCAL, Block-ChaCAL and the rest, unless named).
+
+    "formed" stands for exact ChaCAL that forms A and solves, "guard" for what each operator pays
+    for its look at bad values.
+    """
+    from chacal.commands.bench import bench_operators
+
+    bench_operators(operators, **options)
+
+
+@bench.command("decode")
+@click.argument("operators", nargs=-1)
+@click.option("-n", "--context", "contexts", multiple=True, type=int, default=(1024, 4096, 16384),
+              show_default=True, help="Tokens before the timed one; may be repeated.")  # fmt: skip
+@click.option("--heads", default=8, show_default=True, help="Attention heads.")
+@click.option("--width", default=64, show_default=True, help="Width of a head.")
+@click.option("--batch", default=1, show_default=True, help="Sequences.")
+@click.option("--rounds", default=9, show_default=True, help="Timed calls of each; medians count.")
+@click.option("--runs", default=1, show_default=True, help="Measure so often, each time in a "
+              "fresh process; medians count, and the range is told.")  # fmt: skip
+@click.option("--threads", default=1, show_default=True, help="CPU threads.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
+def bench_decode(operators: tuple[str, ...], **options: Any) -> None:
+    """Time one token of cached decoding with OPERATORS (one of each kind, unless named).
+
+    "stock" stands for ordinary attention with a cache that is copied for every token.
+    """
+    from chacal.commands.bench import bench_decoding
+
+    bench_decoding(operators, **options)
+
+
+@bench.command("play")
+@click.option("--pages", "pages", multiple=True, type=click.IntRange(1, 100), default=(1, 10),
+              show_default=True, help="Pages open at once; may be repeated.")  # fmt: skip
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True,
+              help="Stories that each types.")  # fmt: skip
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
+def bench_play(**options: Any) -> None:
+    """Time the page of `chacal play`, from a sentence typed to the boxes of two models."""
+    from chacal.commands.bench import bench_page
+
+    bench_page(**options)
+
+
+@bench.command("kernels")
+@click.option("--target", default="sm_90", show_default=True,
+              help="A card's architecture: sm_80, sm_90, sm_100 or gfx942.")  # fmt: skip
+@click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]),
+              default="bfloat16", show_default=True, help="Of the tensors.")  # fmt: skip
+@click.option("--width", "widths", multiple=True, type=int, default=(64, 128), show_default=True,
+              help="Width of a head, 64, 128 or 256; may be repeated.")  # fmt: skip
+@click.option("-n", "--length", default=4096, show_default=True, help="Tokens, for the counts.")
+@click.option("--heads", default=16, show_default=True, help="Attention heads, for the counts.")
+@click.option("--batch", default=4, show_default=True, help="Sequences, for the counts.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
+def bench_kernels(**options: Any) -> None:
+    """Compile the GPU kernels, on any machine; tell registers, spills, memory and work. No
+    times."""
+    from chacal.commands.bench import bench_kernels
+
+    bench_kernels(**options)
