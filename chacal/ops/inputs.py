@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from chacal.ops.cards import Kernel, attend_on_card, fits
 from chacal.ops.guard import Core, guarded, no_autocast
 from chacal.ops.packed import attend_packed
 
@@ -35,6 +36,7 @@ def run(
     cu_seqlens: Tensor | None = None,
     length_matters: bool = False,
     causal: bool = True,
+    kernel: Kernel | None = None,
 ) -> Tensor:
     """Call `core` on checked, unpadded, flattened inputs.
 
@@ -51,6 +53,7 @@ def run(
             later tokens; such an operator runs once per distinct length instead of once.
         causal: whether no row depends on a later token; then a bad one (NaN, infinity, a number
             too large) cannot reach earlier rows (guard.py).
+        kernel: what computes the same on a GPU (cards.py).
 
     Returns:
         (..., n, d_v) in q's dtype, zeros at padding.
@@ -65,6 +68,9 @@ def run(
                 "no padding"
             )
 
+        if kernel is not None and fits(q, v):
+            return attend_on_card(kernel, q, k, v, gammas, scale, cu_seqlens)
+
         def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
             return run(
                 core, q, k, v, gamma=gammas, scale=scale, mask=mask,
@@ -73,12 +79,12 @@ def run(
 
         return attend_packed(attend, q, k, v, cu_seqlens)
     if mask is None:
-        return _flat(core, q, k, v, gammas, scale, causal)
+        return _flat(core, q, k, v, gammas, scale, causal, kernel)
     mask = check_mask(mask, q)
     if q.ndim == 2:
         return run(
             core, q[None], k[None], v[None], gamma=gamma, scale=scale, mask=mask[None],
-            length_matters=length_matters, causal=causal,
+            length_matters=length_matters, causal=causal, kernel=kernel,
         )[0]  # fmt: skip
     order, counts = front_order(mask)
     q, k, v = (take_rows(x, order) for x in (q, k, v))
@@ -96,15 +102,25 @@ def run(
             padded = torch.nn.functional.pad(part, (0, 0, 0, mask.shape[1] - count))
             Y = Y.index_copy(0, rows, padded)
     else:
-        Y = _flat(core, q, k, v, gammas, scale, causal)
+        Y = _flat(core, q, k, v, gammas, scale, causal, kernel)
     Y = take_rows(Y, order.argsort(-1))
     return torch.where(_over_rows(mask, Y.ndim), Y, 0)
 
 
 def _flat(
-    core: Core, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, causal: bool
+    core: Core,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gamma: Tensor,
+    scale: float,
+    causal: bool,
+    kernel: Kernel | None = None,
 ) -> Tensor:
-    """Leading dimensions flattened, half precision computed in float32."""
+    """Leading dimensions flattened; without a kernel, half precision computed in float32."""
+    if kernel is not None and fits(q, v):
+        with no_autocast(q.device):
+            return attend_on_card(kernel, q, k, v, gamma, scale)
     leading, dtype = q.shape[:-2], q.dtype
     compute = torch.promote_types(dtype, torch.float32)
     if gamma.numel() == 1:

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from chacal.ops.attend import attend, attend_backward, softmax_lse
+from chacal.ops.cards import Kernel
 from chacal.ops.inputs import Gamma, run
 from chacal.ops.library import Operation, no_dgamma
 from chacal.ops.resolvent import check_resolvent_options
@@ -71,7 +72,10 @@ def resolvent_attention(
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         return RESOLVENT(q, k, v, gamma, scale, drop)
 
-    return run(core, q, k, v, gamma=gamma, scale=scale, mask=mask, cu_seqlens=cu_seqlens)
+    return run(
+        core, q, k, v, gamma=gamma, scale=scale, mask=mask, cu_seqlens=cu_seqlens,
+        kernel=Kernel(drop),
+    )  # fmt: skip
 
 
 def forward(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from chacal.ops.cards import Kernel
 from chacal.ops.inputs import Gamma, check_count, run
 from chacal.ops.resolvent import check_resolvent_options
 from chacal.ops.streaming import RESOLVENT
@@ -49,7 +50,10 @@ def window_resolvent_attention(
             return RESOLVENT(q, k, v, gamma, scale, view.drop)
         return tiled(q, k, v, gamma, scale, view)
 
-    return run(core, q, k, v, gamma=gamma, scale=scale, mask=mask, cu_seqlens=cu_seqlens)
+    return run(
+        core, q, k, v, gamma=gamma, scale=scale, mask=mask, cu_seqlens=cu_seqlens,
+        kernel=Kernel(view.drop, window),
+    )  # fmt: skip
 
 
 def check_window_options(window: int, diagonal: str) -> None:
