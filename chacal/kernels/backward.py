@@ -18,7 +18,7 @@ the values and H as the output, but for G, which is there already: four products
 Nothing waits. dq is added up in memory.
 
 Both in one walk would take five products instead of six, as flash attention does, but then all that
-both hold does not fit into the registers of any card.
+both hold did not fit into registers (tiles of 64, sm_80 and sm_90).
 
 With `drop`, T has no diagonal in the system, and that of dA is (1-γ) dY·Z.
 

@@ -151,7 +151,7 @@ TABLE: dict[str, dict[tuple[str, int, int], Config]] = {
 }  # fmt: skip
 """target -> (kernel, bytes of a number, width) -> configuration; beside it, registers of a thread.
 
-Float32 with 128 channels spills in three lines, two registers: every smaller choice was worse."""
+Float32 with 128 channels spills in three lines, two registers; no other choice that was tried had less."""
 
 
 def find_config(kernel: str, target: str, dtype: torch.dtype, width: int) -> Config:

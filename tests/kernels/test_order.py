@@ -105,7 +105,7 @@ def both_passes(q, k, v, gamma, call, cu=None):
 
 @pytest.mark.parametrize("at_once", [2, 5])
 @pytest.mark.parametrize("packed", [False, True])
-def test_programs_that_overtake_each_other_wait(at_once, packed, in_threads):
+def test_programs_that_overtake_each_other_wait(at_once, packed, in_threads, poison):
     q, k, v, gamma = inputs(110, heads=1, key_heads=1)
     cu = torch.tensor([0, 75, 110], dtype=torch.int32) if packed else None
     call = call_of(q)
