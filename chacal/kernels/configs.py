@@ -151,7 +151,7 @@ TABLE: dict[str, dict[tuple[str, int, int], Config]] = {
 }  # fmt: skip
 """target -> (kernel, bytes of a number, width) -> configuration; beside it, registers of a thread.
 
-Float32 with 128 channels spills in three lines, two registers; no other choice that was tried had less."""
+Float32 with 128 channels spills two registers in three lines; nothing else tried had less."""
 
 
 def find_config(kernel: str, target: str, dtype: torch.dtype, width: int) -> Config:
