@@ -50,6 +50,7 @@ MAY_IMPORT = {
 LAZY = [
     "click", "rich", "matplotlib", "transformers", "tokenizers", "datasets", "rouge_score",
     "huggingface_hub", "peft", "starlette", "uvicorn", "chacal.kernels",
+    "torch._dynamo", "triton",
 ]  # fmt: skip
 
 

@@ -122,7 +122,6 @@ def bigbird_attention(
     return run(core, q, k, v, scale=scale, mask=mask, cu_seqlens=cu_seqlens)
 
 
-@torch.compiler.assume_constant_result  # NumPy's unsigned numbers have no torch twin to trace
 def random_links(n: int, window: int, links: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """(n, links) positions before each row's window, and which of them count.
 
@@ -139,6 +138,11 @@ def random_links(n: int, window: int, links: int, seed: int) -> tuple[np.ndarray
     for later in range(1, links):
         first_seen[:, later] = (index[:, :later] != index[:, later : later + 1]).all(-1)
     return index, first_seen & (choices > 0)
+
+
+# NumPy's unsigned numbers have no torch twin to trace. That is what torch.compiler's
+# assume_constant_result says, but to name that loads the whole compiler, half of our import
+random_links._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def check_local_options(window: int) -> None:
