@@ -79,8 +79,9 @@ class ExactState(BufferedState):
         # keys times a vector is faster than a vector times keys
         self.k.add(k)
         keys = self.k.kept()  # rows that share their keys meet them together, and nothing is copied
-        q_t = (q * scale).reshape(keys.shape[0], -1, q.shape[2])
-        A_t = torch.softmax(torch.bmm(keys, q_t.mT).mT, -1).reshape(q.shape[0], 1, -1)
+        sharing = q.shape[0] // max(1, keys.shape[0])
+        q_t = (q * scale).reshape(keys.shape[0], sharing, q.shape[2])
+        A_t = torch.softmax(torch.bmm(keys, q_t.mT).mT, -1).reshape(q.shape[0], 1, keys.shape[1])
         A_tt = A_t[..., -1:]
         past = self.length
         u = torch.bmm(A_t[..., :past], self.Z.view()) if past else torch.zeros_like(v)

@@ -1,7 +1,7 @@
 """Which tile, warps and stages a kernel has on a card, in one table.
 
 A configuration is chosen so that nothing is spilled, as far as there is one. `chacal bench kernels`
-compiles lines of it and tells registers, spills and shared memory; tests/slow/test_kernels.py
+compiles lines of it and tells registers, spills and shared memory; tests/slow/test_binaries.py
 holds every line to what stands here and to its card's memory.
 """
 

@@ -298,18 +298,17 @@ def test_a_cost_curve_is_measured_once(tmp_path):
 
 
 def test_a_job_waits_for_another_that_works_on_its_run(tmp_path):
-    import fcntl
     import threading
+
+    from chacal.training.lock import alone
 
     job = plan([cell("a", "dense")], (0,))[0]
     folder = tmp_path / "runs" / job.id
-    folder.parent.mkdir()
-    with open(folder.with_name(f".{folder.name}.lock"), "w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
+    with alone(folder, wait=False):
         waiting = threading.Thread(target=perform, args=(job, folder))
         waiting.start()
         waiting.join(0.5)
         assert waiting.is_alive()
-        assert not folder.exists()
+        assert not (folder / "config.json").exists()
     waiting.join(60)
     assert (folder / "result.json").exists()

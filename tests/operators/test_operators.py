@@ -117,7 +117,7 @@ def test_operators_are_frozen_and_can_be_copied(text, operator, printed):
 @pytest.mark.parametrize("cls", OPERATORS.values())
 def test_a_function_and_its_operator_have_the_same_options_and_defaults(cls):
     function = cls.of_weights if issubclass(cls, TPost) else cls.function
-    tensors = {"q", "k", "v", "A", "V", "scale", "mask"}
+    tensors = {"q", "k", "v", "A", "V", "scale", "mask", "cu_seqlens"}
     defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(function).parameters.items()

@@ -89,7 +89,7 @@ def test_the_text_of_help_needs_no_file():
 def test_missing_files_and_wrong_tokenizers_are_told(file):
     with pytest.raises(ValueError, match=r"train='none\.txt': expected the path"):
         Language(train="none.txt", valid=file)
-    with pytest.raises(ValueError, match="expected bpe:SIZE of at least 257"):
+    with pytest.raises(ValueError, match="expected bpe:SIZE with 257 to"):
         Language(train=file, valid=file, tokenizer="bpe:12").vocab_size  # noqa: B018 - reading it raises
 
 

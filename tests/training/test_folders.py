@@ -200,7 +200,7 @@ def test_no_moment_of_a_kill_loses_the_old_run(run, monkeypatch, moment):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", killed(os.replace))
-        patch.setattr(loop, "put_back", killed(replace.put_back))
+        patch.setattr(runs, "put_back", killed(replace.put_back))
         patch.setattr(loop._Loop, "one_step", killed(loop._Loop.one_step))
         with pytest.raises(Killed):
             chacal(*TINY, "--out", run, "--force", "--seed", "3")

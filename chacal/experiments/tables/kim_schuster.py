@@ -243,6 +243,8 @@ class KimSchusterTable(Table[Row]):
                     lines.append(Line(name=of.row.operator, x=tuple(shares), y=y))
             if lines:
                 panels.append(Panel(title=split.name, across="operations", lines=tuple(lines)))
+        if not panels:
+            return []
         return [
             LinePlot(
                 name="operations",
@@ -250,7 +252,7 @@ class KimSchusterTable(Table[Row]):
                 up="exact match (%)",
                 panels=tuple(panels),
             )
-        ] * bool(panels)
+        ]
 
 
 def _there(given: Given) -> list[Split]:
