@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from chacal._echo import shown
 from chacal.operators import parse_operator, parse_operators
+from chacal.training.transformers_model import MOST_LAYERS
 
 T = TypeVar("T")
 
@@ -100,17 +102,19 @@ def choose_operators(
     operators: str | None, operator: str | None, told: str | None, default: tuple[str, ...]
 ) -> tuple[str, ...]:
     """The operator of each layer from --operators, or from --operator and --layers."""
-    if told is not None and not (told.isdigit() and int(told) > 0):
+    # isdecimal, and short: int() refuses some digits, and a number of too many
+    layers = int(told) if told is not None and told.isdecimal() and len(told) < 20 else 0
+    if told is not None and not 1 <= layers <= MOST_LAYERS:
         raise ValueError(
-            f"--layers is {told!r}; expected how many, or with --pretrained which, as in 10+14"
+            f"--layers is {shown(told)}; expected how many, at most {MOST_LAYERS}, or with "
+            f"--pretrained which, as in 10+14"
         )
-    layers = None if told is None else int(told)
     if operator is not None and operators is not None:
         raise ValueError("operator and operators are both given; expected one of them")
     if operator is not None:
         return (str(parse_operator(operator)),) * (layers or len(default))
     chosen = default if operators is None else tuple(map(str, parse_operators(operators)))
-    if layers not in (None, len(chosen)):
+    if layers not in (0, len(chosen)):
         raise ValueError(
             f"layers is {layers} and operators are {len(chosen)}; expected --operator OP with "
             f"--layers, or --operators with one for each layer"
