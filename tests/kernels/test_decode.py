@@ -6,7 +6,7 @@ from cases import draw, relative
 
 pytest.importorskip("triton", reason="the kernels need Triton: pip install chacal[gpu]")
 
-from test_resolvent import HALF, SINGLE, inputs, oracle
+from test_kernels import HALF, SINGLE, inputs, oracle
 
 from chacal.kernels.configs import Config
 from chacal.kernels.decode import decode

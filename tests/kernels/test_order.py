@@ -18,7 +18,7 @@ pytest.importorskip("triton", reason="the kernels need Triton: pip install chaca
 
 import triton
 import triton.language as tl
-from test_resolvent import SINGLE, call_of, inputs, oracle
+from test_kernels import SINGLE, call_of, inputs, oracle
 
 from chacal.kernels import backward, forward, resolvent
 from chacal.kernels.tile import take_ticket
