@@ -154,7 +154,7 @@ def _check_memory(
 def _formed(text: str, n: int, width: int) -> int:
     if text == MATERIALISED:
         return n if n <= MATERIALISED_LIMIT else 0
-    return 0 if text == BASELINE else parse_operator(text).formed(n, width)
+    return 0 if text in (BASELINE, LOOKS) else parse_operator(text).formed(n, width)
 
 
 def _call(

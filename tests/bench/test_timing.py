@@ -80,3 +80,12 @@ def test_a_processor_is_told_from_others_of_its_name(tmp_path, text, name):
 
 def test_a_processor_has_a_name_without_proc(tmp_path):
     assert processor(tmp_path / "none")
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_what_a_look_costs_is_timed_beside_operators(backward):
+    from chacal.bench.ops import measure
+
+    rows = measure(["guard", "chacal"], [16], heads=1, width=4, backward=backward, rounds=1)
+    assert [row.operator for row in rows] == ["sdpa", "guard", "chacal"]
+    assert rows[1].seconds > 0

@@ -130,6 +130,7 @@ def _become(args: list[str], cwd: str, *files: int) -> None:
     try:
         os.setsid()
         os.chdir(cwd)
+        gc.callbacks.clear()  # hypothesis has one, in which a Ctrl-C would be lost
         for number, file in enumerate(files):
             os.dup2(file, number)
         # as Python opens them itself
