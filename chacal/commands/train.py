@@ -22,6 +22,7 @@ OF_PRETRAINED = ("first_layers", "lora", "freeze")
 
 def is_text(name: str) -> bool:
     """Whether a task's examples can be told to a pretrained model, through its tokenizer."""
+    # tasks are dataclasses, which their base class alone is not
     fields = dataclasses.fields(TASKS[TOLD.get(name, name)])  # type: ignore[arg-type]
     return any(field.name == "tokenizer" for field in fields)
 

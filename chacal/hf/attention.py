@@ -120,7 +120,7 @@ def _attend(
             f"tokens, and {operator} has its own pattern; expected shorter inputs, or a config "
             f"with sliding_window=None"
         )
-    seen = read_mask(attention_mask, query.shape[0], past, count, kwargs, query.device)
+    seen = read_mask(attention_mask, query.shape[0], past, count, kwargs)
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))

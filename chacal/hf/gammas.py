@@ -70,6 +70,7 @@ def gammas(model: nn.Module) -> Gammas:
     for module in model.modules():
         operator = module.__dict__.get("chacal_operator")
         if operator is not None and operator.has_gamma:
+            # to mypy an attribute of a module is a tensor or a module
             layer = int(module.layer_idx)  # type: ignore[arg-type]
             found[layer], texts[layer] = _heads(module, operator), str(operator)
     if not found:

@@ -33,9 +33,7 @@ class Seen:
     cu_seqlens: Tensor | None = None
 
 
-def read_mask(
-    mask: Any, batch: int, past: int, count: int, kwargs: dict[str, Any], device: torch.device
-) -> Seen:
+def read_mask(mask: Any, batch: int, past: int, count: int, kwargs: dict[str, Any]) -> Seen:
     """A call's padding and packing.
 
     Args:
@@ -45,7 +43,6 @@ def read_mask(
         past: keys before the first query.
         count: c.
         kwargs: of the attention function, among which are those of packed input.
-        device: of the inputs.
     """
     n = past + count
     if mask is not None and (

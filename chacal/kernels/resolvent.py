@@ -1,6 +1,6 @@
 """Exact and windowed ChaCAL on a GPU: what calls the kernels of forward.py and backward.py.
 
-Plain twins: ops/streaming.py (exact) and ops/window.py.
+Plain twins: ops/streaming.py (exact) and ops/window.py. With gradients: ops/cards.py.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Call:
     pairs_at_once: int = PAIRS_AT_ONCE
 
 
-def resolvent_attention(
+def forward(
     q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, call: Call, cu_seqlens: Tensor | None = None
-) -> Tensor:
-    """Y = (1-γ) A (I-γA)⁻¹ V (Eq. 1), with gradients of q, k, v and γ.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Y = (1-γ) A (I-γA)⁻¹ V (Eq. 1), and what the gradients need besides.
 
     Args:
         q: (batch, heads, n, d) queries.
@@ -60,47 +60,6 @@ def resolvent_attention(
         gamma: γ in [0, 1), of a shape that broadcasts to (batch, heads).
         call: the options.
         cu_seqlens: (sequences + 1,) int32 places where packed sequences begin, and n; batch is 1.
-
-    Returns:
-        (batch, heads, n, d_v) in q's dtype.
-    """
-    Y: Tensor = ResolventFunction.apply(q, k, v, gamma, cu_seqlens, call)
-    return Y
-
-
-class ResolventFunction(torch.autograd.Function):
-    """The kernels as one differentiable function."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        gamma: Tensor,
-        cu_seqlens: Tensor | None,
-        call: Call,
-    ) -> Tensor:
-        """Y (batch, heads, n, d_v)."""
-        Y, Z, lse = forward(q, k, v, gamma, call, cu_seqlens)
-        ctx.save_for_backward(q, k, v, gamma, Y, Z, lse, cu_seqlens)
-        ctx.call = call
-        return Y
-
-    @staticmethod
-    def backward(ctx: Any, dY: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of q, k, v and γ."""
-        q, k, v, gamma, Y, Z, lse, cu_seqlens = ctx.saved_tensors
-        dq, dk, dv, dgamma = backward(dY, q, k, v, gamma, Y, Z, lse, ctx.call, cu_seqlens)
-        return dq, dk, dv, dgamma if ctx.needs_input_grad[3] else None, None, None
-
-
-def forward(
-    q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, call: Call, cu_seqlens: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Y, and what the gradients need besides.
-
-    Args as in `resolvent_attention`.
 
     Returns:
         Y and Z (batch, heads, n, d_v) in q's dtype; Z solves the system for values counted from the

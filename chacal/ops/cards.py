@@ -5,8 +5,8 @@ inputs as they are: half precision is not copied to float32, and packed sequence
 Where Triton is missing, or a card or a width is none of the kernels', plain PyTorch computes the
 same, and that is said once.
 
-torch.ops.chacal.triton has q, k, v (batch, heads, n, d) and γ (batch, heads), and returns
-Y, Z and the log-sum-exps; its twin on a CPU is torch.ops.chacal.resolvent.
+torch.ops.chacal.triton has q, k, v (batch, heads, n, d) and a γ that broadcasts over batch and
+heads; its twin on a CPU is torch.ops.chacal.resolvent.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from __future__ import annotations
 import functools
 import importlib.util
 import warnings
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from chacal.ops.library import LIBRARY, exact_backward
+from chacal.ops.library import Operation, no_dgamma
 
 Tensors = tuple[Tensor, ...]
-
-OPTIONS = "Tensor? cu_seqlens, float scale, bool drop, SymInt? window"
 
 
 class Kernel(NamedTuple):
@@ -61,9 +59,7 @@ def attend_on_card(
     q, k, v = (x.reshape(1, -1, *x.shape[-2:]) for x in (q, k, v))
     if cu_seqlens is not None:
         cu_seqlens = cu_seqlens.to(torch.int32)
-    Y: Tensor = torch.ops.chacal.triton(
-        q, k, v, gamma, cu_seqlens, scale, kernel.drop, kernel.window
-    )[0]
+    Y = TRITON(q, k, v, gamma, cu_seqlens, scale, kernel.drop, kernel.window)
     return Y.reshape(*leading, *Y.shape[-2:])
 
 
@@ -90,45 +86,26 @@ def _forward(
 
 def _backward(
     dY: Tensor, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, Y: Tensor, Z: Tensor, lse: Tensor,
-    cu_seqlens: Tensor | None, scale: float, drop: bool, window: int | None,
+    cu_seqlens: Tensor | None, scale: float, drop: bool, window: int | None, gamma_needed: bool,
 ) -> Tensors:  # fmt: skip
     from chacal.kernels.resolvent import Call, backward
 
-    return backward(dY, q, k, v, gamma, Y, Z, lse, Call(scale, drop, window), cu_seqlens)
+    call = Call(scale, drop, window)
+    dq, dk, dv, dgamma = backward(dY, q, k, v, gamma, Y, Z, lse, call, cu_seqlens)
+    return dq, dk, dv, dgamma if gamma_needed else no_dgamma(gamma)
 
 
-def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensors:
-    Y = q.new_empty(*q.shape[:3], v.shape[3])
-    return Y, torch.empty_like(Y), q.new_empty(q.shape[:3], dtype=torch.float32)
+def _kept(q: Tensor, k: Tensor, v: Tensor, *options: object) -> Tensors:
+    Z = q.new_empty(*q.shape[:-1], v.shape[-1])
+    return Z, q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
-def _fake_backward(
-    dY: Tensor, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, *rest: Any
-) -> Tensors:
-    return tuple(x.new_empty(x.shape) for x in (q, k, v, gamma))
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
-    q, k, v, gamma, cu_seqlens, *options = inputs
-    ctx.save_for_backward(q, k, v, gamma, *output, cu_seqlens)
-    ctx.mark_non_differentiable(*output[1:])
-    ctx.options = options
-
-
-@exact_backward
-def _gradients(ctx: Any, dY: Tensor, *kept: Any) -> tuple[Tensor | None, ...]:
-    dq, dk, dv, dgamma = torch.ops.chacal.triton_backward(dY, *ctx.saved_tensors, *ctx.options)
-    return dq, dk, dv, dgamma, None, None, None, None
-
-
-LIBRARY.define(f"triton(Tensor q, Tensor k, Tensor v, Tensor gamma, {OPTIONS}) -> "
-               "(Tensor, Tensor, Tensor)")  # fmt: skip
-LIBRARY.define("triton_backward(Tensor dY, Tensor q, Tensor k, Tensor v, Tensor gamma, Tensor Y, "
-               f"Tensor Z, Tensor lse, {OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)")  # fmt: skip
-LIBRARY.impl("triton", _forward, "CompositeExplicitAutograd")
-LIBRARY.impl("triton_backward", _backward, "CompositeExplicitAutograd")
-torch.library.register_fake("chacal::triton", _fake_forward, lib=LIBRARY)
-torch.library.register_fake("chacal::triton_backward", _fake_backward, lib=LIBRARY)
-torch.library.register_autograd(
-    "chacal::triton", _gradients, setup_context=_setup_context, lib=LIBRARY
+TRITON = Operation(
+    "triton",
+    "Tensor? cu_seqlens, float scale, bool drop, SymInt? window",
+    _forward,
+    _backward,
+    _kept,
+    num_kept=2,
 )
+"""The kernels: q (batch, heads, n, d), k and v with as many heads or a divisor of that."""

@@ -8,9 +8,9 @@ functions:
     forward(q, k, v, gamma, *options)  ->  (Y, *kept)
     backward(dY, q, k, v, gamma, Y, *kept, *options, gamma_needed)  ->  (dq, dk, dv, dγ)
 
-with tensors (B, n, d) and γ (B or 1, 1, 1). What is kept is for the backward alone and has no
-gradient; a backward without a use for Y is called without it, and Y may be written to. dγ is an
-empty tensor where it is not needed.
+with tensors (B, n, d) and γ (B or 1, 1, 1), or others that both functions agree on. What is kept is
+for the backward alone and has no gradient; a backward without a use for Y is called without it, and
+Y may be written to. dγ is an empty tensor where it is not needed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,10 @@ class Operation:
         self.op_backward = getattr(torch.ops.chacal, f"{name}_backward").default
         torch.library.register_fake(
             self.op,
-            lambda q, k, v, *rest: (v.new_empty(v.shape), *kept(q, k, v, *rest)),
+            lambda q, k, v, *rest: (
+                v.new_empty(*q.shape[:-1], v.shape[-1]),
+                *kept(q, k, v, *rest),
+            ),
             lib=LIBRARY,
         )
         torch.library.register_fake(self.op_backward, _fake_backward, lib=LIBRARY)
@@ -156,9 +159,10 @@ class Called(torch.autograd.Function):
 def _fake_backward(
     dY: Tensor, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, *rest: Any
 ) -> Tensors:
-    return (*(x.new_empty(x.shape) for x in (q, k, v)), no_dgamma(gamma, rest[-1]))
+    dgamma = gamma.new_empty(gamma.shape) if rest[-1] else no_dgamma(gamma)
+    return (*(x.new_empty(x.shape) for x in (q, k, v)), dgamma)
 
 
-def no_dgamma(gamma: Tensor, needed: bool) -> Tensor:
-    """Room for dγ; none where it is not needed."""
-    return gamma.new_empty(gamma.shape if needed else 0)
+def no_dgamma(gamma: Tensor) -> Tensor:
+    """What stands for dγ where it is not needed."""
+    return gamma.new_empty(0)

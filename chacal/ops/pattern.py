@@ -154,7 +154,7 @@ def backward(
     dq, dk = pattern.spread(dS, q, k)
     if gamma_needed:
         return dq, dk, G, (G * H - dY * H).sum_to_size(gamma.shape)
-    return dq, dk, G, no_dgamma(gamma, gamma_needed)
+    return dq, dk, G, no_dgamma(gamma)
 
 
 def kept(

@@ -275,7 +275,7 @@ class Adjoint:
     def dgamma(self, needed: bool) -> Tensor:
         """dγ = <G, Z's hops> - <dY, H>, summed to γ's shape, where it is needed."""
         if not needed:
-            return no_dgamma(self.gamma, needed)
+            return no_dgamma(self.gamma)
         hops = self.H - self.A_tt * self.Z if self.drop else self.H
         return (self.G * hops - self.dY * self.H).sum_to_size(self.gamma.shape)
 

@@ -137,7 +137,7 @@ class Model:
         try:
             if gamma is not None:
                 for layer in layers:
-                    if layer.operator.has_gamma:
+                    if layer.operator.has_gamma:  # a field that the base class has not
                         layer.operator = dataclasses.replace(layer.operator, gamma=gamma)  # type: ignore[call-arg]
             yield
         finally:

@@ -9,7 +9,7 @@ A world has numbers in place of names and values, so that every form of the task
 same one: text for a language model, RULER's form, symbols for a small model from nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -42,6 +42,16 @@ class World(NamedTuple):
     values: tuple[int, ...]
     noise: tuple[int, ...]
     asked: tuple[Statement, ...]
+
+    def told(self) -> Iterator[Statement | None]:
+        """Statements in their order, and None wherever a sentence of noise stands."""
+        at = 0
+        for number, statement in enumerate(self.statements):
+            while at < len(self.noise) and self.noise[at] <= number:
+                yield None
+                at += 1
+            yield statement
+        yield from [None] * (len(self.noise) - at)
 
 
 def free_turns(draw: Draw, statements: int, chains: int) -> list[int]:

@@ -37,7 +37,7 @@ from chacal.tasks.base import (
 )
 from chacal.tasks.boxes_files import items
 from chacal.tasks.stories import OBJECTS
-from chacal.tasks.texts import Asked, Words, ask, stack
+from chacal.tasks.texts import Asked, ThroughTokenizer, Words, ask, stack
 from chacal.tasks.tokenizers import load_tokenizer
 
 MOST = 3
@@ -91,7 +91,7 @@ class Told(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoxesForms(Task):
+class BoxesForms(ThroughTokenizer, Task):
     """Stories in the forms of Kim and Schuster, generated: what one box holds at the end."""
 
     form: str = option("base", f"how stories are told: {', '.join(FORMS)}")
@@ -124,16 +124,6 @@ class BoxesForms(Task):
             return load_tokenizer(self.tokenizer)
         words = [*_WORDS.split(), *string.digits, *string.ascii_uppercase, *OBJECTS]
         return Words(["Box", "The", "There", ".", ",", *(f" {word}" for word in words)])
-
-    @property
-    def vocab_size(self) -> int:
-        """Words and signs, or the tokenizer's tokens."""
-        return int(self._tokenizer.get_vocab_size())
-
-    @property
-    def num_classes(self) -> int:
-        """The next token."""
-        return self.vocab_size
 
     @cached_property
     def length(self) -> int:
@@ -207,10 +197,6 @@ class BoxesForms(Task):
             f"boxes-forms: {self.form} form, {self.boxes} boxes, at most {self.operations} "
             f"operations{trained}, {unit}"
         )
-
-    def show(self, tokens: np.ndarray) -> list[str]:
-        """The tokens' texts."""
-        return [self._tokenizer.decode([int(t)]) for t in tokens]
 
 
 def _first(draw: Draw, boxes: int, things: Sequence[str]) -> State:

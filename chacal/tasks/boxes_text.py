@@ -15,12 +15,12 @@ import numpy as np
 from chacal.tasks.base import IGNORE, Batch, Totals, by_group, option
 from chacal.tasks.box_stories import BoxStories
 from chacal.tasks.stories import OBJECTS, Sentence, answer_pieces
-from chacal.tasks.texts import Asked, ask, right_answers, stack
+from chacal.tasks.texts import Asked, ThroughTokenizer, ask, right_answers, stack
 from chacal.tasks.tokenizers import load_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoxesText(BoxStories):
+class BoxesText(ThroughTokenizer, BoxStories):
     """Stories about boxes as text; the answer is the final state of every box, in order."""
 
     tokenizer: str = option("", "file, folder or hub name of a tokenizer")
@@ -38,16 +38,6 @@ class BoxesText(BoxStories):
     @cached_property
     def _tokenizer(self) -> Any:
         return load_tokenizer(self.tokenizer)
-
-    @property
-    def vocab_size(self) -> int:
-        """The tokenizer's."""
-        return int(self._tokenizer.get_vocab_size())
-
-    @property
-    def num_classes(self) -> int:
-        """The next token."""
-        return self.vocab_size
 
     @cached_property
     def length(self) -> int:
@@ -97,7 +87,3 @@ class BoxesText(BoxStories):
     def describe(self) -> str:
         """One line for a person."""
         return f"{super().describe()}, in plain words and tokens of {self.tokenizer}"
-
-    def show(self, tokens: np.ndarray) -> list[str]:
-        """The tokens' texts."""
-        return [self._tokenizer.decode([int(t)]) for t in tokens]

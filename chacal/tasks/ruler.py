@@ -47,7 +47,7 @@ from chacal.tasks.base import (
     uniforms,
 )
 from chacal.tasks.stored import read_jsonl
-from chacal.tasks.texts import Asked, ask, stack
+from chacal.tasks.texts import Asked, ThroughTokenizer, ask, stack
 from chacal.tasks.tokenizers import load_tokenizer
 from chacal.tasks.variables import LETTERS, letters
 
@@ -81,7 +81,7 @@ class Question(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ruler(Task):
+class Ruler(ThroughTokenizer, Task):
     """RULER's variable tracking: which variables have a value, several chains, exact sets."""
 
     hops: int = option(4, "hops of every chain; of a training text, at most")
@@ -119,16 +119,6 @@ class Ruler(Task):
     @cached_property
     def _tokenizer(self) -> Any:
         return Bytes() if self.tokenizer is None else load_tokenizer(self.tokenizer)
-
-    @property
-    def vocab_size(self) -> int:
-        """256 bytes, or the tokenizer's."""
-        return int(self._tokenizer.get_vocab_size())
-
-    @property
-    def num_classes(self) -> int:
-        """The next token."""
-        return self.vocab_size
 
     @cached_property
     def length(self) -> int:
@@ -170,15 +160,14 @@ class Ruler(Task):
                 order=self.order, noise=round(self.noise * self.chains * (hops + 1)),
             )  # fmt: skip
             lines: list[str] = []
-            waiting = list(world.noise)
-            for told, (name, source, chain, _) in enumerate(world.statements):
-                before = [at for at in waiting if at <= told]
-                lines += [NOISE] * len(before)
-                waiting = waiting[len(before) :]
+            for statement in world.told():
+                if statement is None:
+                    lines.append(NOISE)
+                    continue
+                name, source, chain, _ = statement
                 given = world.values[chain] + FIRST_VALUE
                 what = f"{given}" if source is None else f"VAR {letters(source)}"
                 lines.append(f"VAR {letters(name)} = {what}")
-            lines += [NOISE] * len(waiting)
             wanted = world.asked[0].chain
             names = [letters(s.name) for s in world.statements if s.chain == wanted]
             value = world.values[wanted] + FIRST_VALUE
@@ -249,10 +238,6 @@ class Ruler(Task):
             f"variables-ruler: {self.chains} chains of {self.hops} hops, {self.order}, noise "
             f"{self.noise:g}, {unit}"
         )
-
-    def show(self, tokens: np.ndarray) -> list[str]:
-        """The tokens' texts."""
-        return [self._tokenizer.decode([int(t)]) for t in tokens]
 
 
 class Bytes:

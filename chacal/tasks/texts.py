@@ -19,6 +19,27 @@ from chacal.tasks.base import IGNORE
 PAD = "<pad>"
 
 
+class ThroughTokenizer:
+    """What a task has whose examples are text: stands before `Task` among a task's bases."""
+
+    _tokenizer: Any
+    """Of the `tokenizers` package, or something like it."""
+
+    @property
+    def vocab_size(self) -> int:
+        """The tokenizer's."""
+        return int(self._tokenizer.get_vocab_size())
+
+    @property
+    def num_classes(self) -> int:
+        """The next token."""
+        return self.vocab_size
+
+    def show(self, tokens: np.ndarray) -> list[str]:
+        """The tokens' texts."""
+        return [self._tokenizer.decode([int(t)]) for t in tokens]
+
+
 class Asked(NamedTuple):
     """A text as tokens: `targets` by place, and the number of the answer each is a part of."""
 

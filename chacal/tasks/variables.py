@@ -42,7 +42,7 @@ from chacal.tasks.base import (
     stream,
     uniforms,
 )
-from chacal.tasks.texts import Asked, Words, ask, ask_untold, right_answers, stack
+from chacal.tasks.texts import Asked, ThroughTokenizer, Words, ask, ask_untold, right_answers, stack
 from chacal.tasks.tokenizers import load_tokenizer
 
 VALUES = ("red", "blue", "green", "black", "white", "brown", "pink", "gold")
@@ -79,7 +79,7 @@ def single_words(tokenizer: Any) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Variables(Task):
+class Variables(ThroughTokenizer, Task):
     """Chains of assignments in text: what is the value at the end of a name's chain?"""
 
     statements: int = option(36, "statements of a text; of a training text, at most")
@@ -167,16 +167,6 @@ class Variables(Task):
         return self._words[number]
 
     @property
-    def vocab_size(self) -> int:
-        """The tokenizer's, or a token for every name and word."""
-        return int(self._tokenizer.get_vocab_size())
-
-    @property
-    def num_classes(self) -> int:
-        """The next token."""
-        return self.vocab_size
-
-    @property
     def length(self) -> int:
         """A bound on the tokens of a text; names that are not one token have one for each sign."""
         name = {"words": 1, "pairs": 14, "letters": 6}[self.names]
@@ -211,14 +201,13 @@ class Variables(Task):
     def tell(self, world: World) -> tuple[str, list[tuple[int, int]]]:
         """A world as text with its answers, and where each of these begins and ends."""
         lines: list[str] = []
-        waiting = list(world.noise)
-        for told, (name, source, chain, _) in enumerate(world.statements):
-            while waiting and waiting[0] <= told:
+        for statement in world.told():
+            if statement is None:
                 lines.append(f" {NOISE[len(lines) % len(NOISE)]}\n")
-                waiting.pop(0)
+                continue
+            name, source, chain, _ = statement
             given = VALUES[world.values[chain]] if source is None else self._spell(source)
             lines.append(f" {self._spell(name)} = {given}\n")
-        lines += [f" {NOISE[(len(lines) + i) % len(NOISE)]}\n" for i in range(len(waiting))]
         text = "".join(lines) + "\n"
         answers = []
         for asked in world.asked:
@@ -271,7 +260,3 @@ class Variables(Task):
             f"variables: {self.statements} statements of {self.chains} chains{most}, "
             f"{self.order}{noise}, {self.questions} questions, names as {self.names}, {unit}"
         )
-
-    def show(self, tokens: np.ndarray) -> list[str]:
-        """The tokens' texts."""
-        return [self._tokenizer.decode([int(t)]) for t in tokens]

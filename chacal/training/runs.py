@@ -238,7 +238,7 @@ def keeping_the_old(run: RunFolder) -> Iterator[None]:
     """If a run ends before it has anything, what it replaces comes back; a full disk is told of."""
     try:
         yield
-    except BaseException as error:
+    except BaseException as error:  # Ctrl-C too
         back = run.replaces and put_back(run.path)
         if not isinstance(error, OSError) or not is_full(error):
             raise

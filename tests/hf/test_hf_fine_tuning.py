@@ -1,7 +1,5 @@
 """`chacal train TASK --pretrained`: every text task, what learns, what is kept, how it goes on."""
 
-import contextlib
-import io
 import json
 import os
 import subprocess
@@ -9,11 +7,11 @@ import sys
 
 import pytest
 import torch
+from called import chacal
 from safetensors import safe_open
 from safetensors.torch import load_file
 from tiny import far, tiny
 
-from chacal.commands.cli import main
 from chacal.training.evaluate import load_run
 
 FEW = [
@@ -28,21 +26,6 @@ SHORT = {
     "language": ["--window", "32"],
 }  # fmt: skip
 OURS = ["--operator", "chacal,gamma=0.5", "--layers", "1"]
-
-
-def chacal(*args):
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    with (
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setattr(sys, "argv", ["chacal", *map(str, args)])
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
-    return code, out.getvalue(), err.getvalue()
 
 
 def train(task, *args, given):
@@ -130,7 +113,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(given, tmp_path, how):
 
 def learned(run):
     with safe_open(run / "best.safetensors", "pt") as file:
-        return {name.removeprefix("model.model.") for name in file.keys()}  # noqa: SIM118
+        return {name.removeprefix("model.model.") for name in file.keys()}  # noqa: SIM118 - no dict
 
 
 def test_frozen_parts_stay_and_are_not_kept(given, tmp_path):

@@ -23,7 +23,7 @@ try:
     model = AutoModelForCausalLM.from_pretrained(
         sys.argv[1], trust_remote_code={"yes": True, "no": False}[sys.argv[2]]
     ).eval()
-except Exception as error:
+except Exception as error:  # transformers wraps what the folder's code raises
     print(type(error).__name__, error)
     sys.exit(3)
 tokens = torch.load(sys.argv[1] + "/tokens.pt")

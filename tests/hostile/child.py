@@ -150,7 +150,7 @@ def _become(args: list[str], cwd: str, *files: int) -> None:
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 0
-        except BaseException:
+        except BaseException:  # whatever a user would see the traceback of
             code = 98
             traceback.print_exc()
         sys.stdout.flush()

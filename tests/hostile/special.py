@@ -80,7 +80,7 @@ def try_case(case: Case) -> str:
         raise
     except ValueError:
         return "refused"
-    except Exception as error:
+    except Exception as error:  # none of ours: a fault, whatever it is
         where = error.__traceback__
         while where.tb_next is not None and "chacal/" in where.tb_next.tb_frame.f_code.co_filename:
             where = where.tb_next

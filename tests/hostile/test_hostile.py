@@ -32,7 +32,10 @@ def tries(tmp_path_factory):
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_found(kind, tries):
     started, seed = time.monotonic(), 0
-    done = lambda: sum(tries.ends[kind].values())  # noqa: E731
+
+    def done():
+        return sum(tries.ends[kind].values())
+
     while done() < COUNTS[kind] and time.monotonic() - started < SECONDS:
         tries.round(kind, seed, COUNTS[kind] // 10)
         seed += 1

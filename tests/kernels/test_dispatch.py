@@ -68,10 +68,7 @@ def test_pytorch_accepts_the_operator():
     inputs = leaves(*draw_qkv(1, 2, n=20, d=8, d_v=6, dtype=torch.float32))
     gamma = torch.tensor([[0.3, 0.8]], requires_grad=True)
     for packed in (None, torch.tensor([0, 7, 20], dtype=torch.int32)):
-        torch.library.opcheck(
-            torch.ops.chacal.triton.default, (*inputs, gamma, packed, 0.5, False, None),
-            test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
-        )  # fmt: skip
+        torch.library.opcheck(cards.TRITON.op, (*inputs, gamma, packed, 0.5, False, None))
 
 
 def test_the_cpu_and_what_has_no_kernel_stay_plain():

@@ -14,7 +14,8 @@ pytest.importorskip("triton", reason="the kernels need Triton: pip install chaca
 import oracles
 
 from chacal.kernels.configs import Config
-from chacal.kernels.resolvent import Call, forward, resolvent_attention
+from chacal.kernels.resolvent import Call, forward
+from chacal.ops.cards import TRITON
 
 SINGLE = 1e-5
 """Float32 kernels against float64, relative."""
@@ -61,6 +62,11 @@ def call_of(q, drop=False, window=None, **options):
     return Call(1 / math.sqrt(q.shape[-1]), drop, window, **options)
 
 
+def attend(q, k, v, gamma, drop=False, window=None, packed=None):
+    """The kernels as the operators call them, with gradients."""
+    return TRITON(q, k, v, gamma, packed, 1 / math.sqrt(q.shape[-1]), drop, window)
+
+
 CASES = [
     pytest.param({"n": 77, "d": 24, "d_v": 20}, {}, id="ragged"),
     pytest.param({"n": 1}, {}, id="one token"),
@@ -77,7 +83,7 @@ CASES = [
 @pytest.mark.parametrize(("shape", "options"), CASES)
 def test_outputs_and_gradients(shape, options, device, poison):
     q, k, v, gamma = (x.requires_grad_() for x in inputs(**shape, device=device))
-    Y = resolvent_attention(q, k, v, gamma, call_of(q, **options))
+    Y = attend(q, k, v, gamma, **options)
     assert relative(Y.cpu(), oracle(q, k, v, gamma, **options)) < SINGLE
     dY = draw(*Y.shape, seed=4, dtype=torch.float32).to(device)
     grads = torch.autograd.grad(Y, (q, k, v, gamma), dY)
@@ -90,7 +96,7 @@ def test_outputs_and_gradients(shape, options, device, poison):
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 def test_half_precision(dtype, device):
     q, k, v, gamma = (x.requires_grad_() for x in inputs(45, dtype=dtype, device=device))
-    Y = resolvent_attention(q, k, v, gamma, call_of(q))
+    Y = attend(q, k, v, gamma)
     assert Y.dtype == dtype
     assert relative(Y.cpu(), oracle(q, k, v, gamma)) < HALF[dtype]
     dY = draw(*Y.shape, seed=4, dtype=dtype).to(device)
@@ -105,7 +111,7 @@ def test_near_one_the_gradients_keep_their_digits(device):
     q, k, v, _ = inputs(40, heads=1, key_heads=1, device=device)
     gamma = torch.tensor([1 - 2**-10], device=device)
     leaves = [x.requires_grad_() for x in (q, k, v + 5)]
-    Y = resolvent_attention(*leaves, gamma, call_of(q))
+    Y = attend(*leaves, gamma)
     dY = draw(*Y.shape, seed=4, dtype=torch.float32).to(device)
     grads = torch.autograd.grad(Y, leaves, dY)
     wanted = plain_gradients(*leaves, gamma, dY)
@@ -155,8 +161,7 @@ def test_packed_sequences_are_as_one_by_one(options, device, poison):
     q, k, v, gamma = inputs(PACKED[-1], heads=2, key_heads=1, device=device)
     leaves = [x.requires_grad_() for x in (q, k, v, gamma)]
     cu = torch.tensor(PACKED, dtype=torch.int32, device=device)
-    call = call_of(q, **options)
-    Y = resolvent_attention(*leaves, call, cu)
+    Y = attend(*leaves, **options, packed=cu)
     dY = draw(*Y.shape, seed=4, dtype=torch.float32).to(device)
     grads = torch.autograd.grad(Y, leaves, dY)
     alone = torch.cat(

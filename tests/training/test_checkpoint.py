@@ -26,20 +26,12 @@ def flip(path: Path, at: float = 0.5) -> None:
 def rewrite(path: Path, *, tensors=None, metadata=None, **progress) -> None:
     """The checkpoint as a stranger, or an older version, would have written it."""
     with safe_open(path, "pt") as file:
-        known = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        known = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
         told = file.metadata()
     told.pop("checksum", None)
     if progress:
         told["progress"] = json.dumps({**json.loads(told["progress"]), **progress})
     save_file({**known, **(tensors or {})}, path, {**told, **(metadata or {})})
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs") / "run"
-    done = chacal(*TINY, "--out", out)
-    assert done.returncode == 0, done.stderr
-    return out
 
 
 @pytest.fixture
@@ -123,7 +115,7 @@ def test_older_checkpoints_are_read_but_never_weights_that_are_not_finite(stoppe
     rewrite(stopped / "best.safetensors")
     assert chacal("eval", str(stopped), "--examples", "8").returncode == 0
     with safe_open(stopped / "best.safetensors", "pt") as file:
-        name = next(key for key in file.keys() if key.startswith("model."))  # noqa: SIM118
+        name = next(key for key in file.keys() if key.startswith("model."))  # noqa: SIM118 - no dict
         weight = file.get_tensor(name)
     for bad in (float("nan"), float("inf")):
         weight.view(-1)[0] = bad
@@ -177,7 +169,7 @@ def test_what_a_checkpoint_says_of_the_loop_is_typed_and_named(stopped, progress
 def test_tensors_that_do_not_fit_the_loop_are_named(stopped, tensors, why):
     with safe_open(stopped / "last.safetensors", "pt") as file:
         assert file.get_tensor("random.0").shape == (5056,)
-        first = next(name for name in file.keys() if name.endswith(".exp_avg"))  # noqa: SIM118
+        first = next(name for name in file.keys() if name.endswith(".exp_avg"))  # noqa: SIM118 - no dict
     first = first.removeprefix("optimizer.").removesuffix(".exp_avg")
     named = {name.replace("embed.weight", first): x for name, x in tensors.items()}
     rewrite(stopped / "last.safetensors", tensors=named)
@@ -190,7 +182,7 @@ def test_progress_that_is_none(stopped, progress):
     told = {"format": MARK} if progress is None else {"format": MARK, "progress": progress}
     for name in ("last.safetensors", "best.safetensors"):
         with safe_open(stopped / name, "pt") as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no dict
         save_file(tensors, stopped / name, told)
     refused(chacal(*TINY, "--out", str(stopped), "--resume"), "last.safetensors", "progress")
     refused(chacal("eval", str(stopped), "--examples", "8"), "best.safetensors", "progress")

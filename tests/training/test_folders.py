@@ -27,14 +27,6 @@ with alone(Path(sys.argv[1]), wait=False):
 """
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs") / "run"
-    done = chacal(*TINY, "--out", out)
-    assert done.returncode == 0, done.stderr
-    return out
-
-
 @pytest.fixture
 def run(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "run")
