@@ -27,6 +27,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from chacal._extras import install
 from chacal.hf.cache import can_decode
 from chacal.hf.config import ChaCALConfig
 from chacal.hf.patch import operators_of, patch
@@ -173,7 +174,13 @@ def build_scores(
     auto: Any = AutoModel if classes else AutoModelForSeq2SeqLM if inputs else AutoModelForCausalLM
     on_meta = torch.get_default_device().type == "meta"
     if source is None or not weights or on_meta:
-        model = auto.from_config(config, dtype=torch.float32)
+        try:
+            model = auto.from_config(config, dtype=torch.float32)
+        except Exception as error:  # a damaged config.json raises what its model has
+            raise ValueError(
+                f"{pretrained or architecture}: no model can be made by its config "
+                f"({type(error).__name__}: {error})"
+            ) from None
     else:
         model = _ask(
             pretrained, auto, source, config=config, dtype=torch.float32, **_format(source)
@@ -287,7 +294,7 @@ def _ask(pretrained: str | None, auto: Any, source: dict[str, Any], **more: Any)
             import gguf  # noqa: F401 - transformers reads the file with it
         except ImportError:
             raise ValueError(
-                f"pretrained is {pretrained!r}; reading a GGUF file needs: pip install gguf"
+                f"pretrained is {pretrained!r}; reading a GGUF file needs gguf: {install('hf')}"
             ) from None
     try:
         # not to be asked for either: a folder's own code is never run

@@ -28,7 +28,7 @@ from chacal._plain import added
 from chacal.tasks.base import IGNORE, Batch, Totals, check_split, option
 from chacal.tasks.phrases import PAD
 from chacal.tasks.stored import StoredTask, read_jsonl
-from chacal.tasks.tokenizers import load_tokenizer
+from chacal.tasks.tokenizers import load_tokenizer, opening
 
 MASK = "<extra_id_0>"
 FILES = {"train": "train-t5.jsonl", "valid": "dev-t5.jsonl", "test": "test-t5.jsonl"}
@@ -160,11 +160,12 @@ class BoxesFiles(StoredTask):
         """Through the tokenizer, to which no word is new."""
         texts = [f"{e.prompt} {e.content}." for e in told]
         made = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        begin = opening(self._tokenizer)
         rows = []
         for example, text in zip(told, made, strict=True):
             # the first token that reaches into the content
             first = sum(end <= len(example.prompt) for _, end in text.offsets)
-            rows.append(Row(text.ids[:first], text.ids[first:], known=True))
+            rows.append(Row([*begin, *text.ids[:first]], text.ids[first:], known=True))
         return rows
 
     @cached_property

@@ -46,6 +46,7 @@ from chacal.tasks.base import (
     stream,
     uniforms,
 )
+from chacal.tasks.texts import cut
 from chacal.tasks.tokenizers import load_tokenizer
 
 NAMES = "abcdeghk"
@@ -198,7 +199,7 @@ class Code(Task):
         if self._tokenizer is None:
             found = list(_SPLIT.finditer(text))
             return [_NUMBERS[match[0]] for match in found], [match.end() for match in found]
-        told = self._tokenizer.encode(text, add_special_tokens=False)
+        told = cut(self._tokenizer, text)
         if len(told.ids) > self.max_tokens:
             raise ValueError(
                 f"max_tokens={self.max_tokens}: a program has {len(told.ids)}; expected at least "

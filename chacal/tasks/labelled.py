@@ -18,7 +18,7 @@ from chacal._echo import shown
 from chacal.tasks.base import SPLITS, Batch, Totals, check_int, check_split, option
 from chacal.tasks.code import count_answers, pad_and_ask
 from chacal.tasks.stored import StoredTask, read_jsonl
-from chacal.tasks.tokenizers import load_tokenizer
+from chacal.tasks.tokenizers import load_tokenizer, opening
 
 Rows = list[tuple[list[int], int]]
 
@@ -69,18 +69,19 @@ class Labelled(StoredTask):
         if split not in self._rows:
             numbers = {label: i for i, label in enumerate(self.classes)}
             made: Rows = []
+            first = opening(self._tokenizer)[: self.max_tokens - 1]
             for text, label, where in self._told(split):
                 if label not in numbers:
                     raise ValueError(
                         f"{where}: the label {shown(label)} is in no line of {self.train_file}; "
                         f"expected one of {', '.join(self.classes[:8])}"
                     )
-                tokens = self._encode(text)[-self.max_tokens :]
+                tokens = self._encode(text)
                 if not tokens:
                     raise ValueError(
                         f"{where}: the tokenizer leaves nothing of the text {shown(text)}"
                     )
-                made.append((tokens, numbers[label]))
+                made.append(([*first, *tokens[-(self.max_tokens - len(first)) :]], numbers[label]))
             self._rows[split] = made
         return self._rows[split]
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chacal.tasks.base import IGNORE
+from chacal.tasks.tokenizers import opening
 
 PAD = "<pad>"
 
@@ -40,6 +41,19 @@ class ThroughTokenizer:
         return [self._tokenizer.decode([int(t)]) for t in tokens]
 
 
+class Encoding(NamedTuple):
+    """What `tokenizers` gives, as far as it is used here."""
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+
+
+def cut(tokenizer: Any, text: str) -> Encoding:
+    """A text's tokens, after those that the tokenizer begins every text with."""
+    told, first = tokenizer.encode(text, add_special_tokens=False), opening(tokenizer)
+    return Encoding([*first, *told.ids], [(0, 0)] * len(first) + list(told.offsets))
+
+
 class Asked(NamedTuple):
     """A text as tokens: `targets` by place, and the number of the answer each is a part of."""
 
@@ -56,7 +70,7 @@ def ask(tokenizer: Any, text: str, answers: Sequence[tuple[int, int]]) -> Asked:
         text: with its answers.
         answers: where each begins and ends, in order.
     """
-    told = tokenizer.encode(text, add_special_tokens=False)
+    told = cut(tokenizer, text)
     targets: dict[int, int] = {}
     parts: dict[int, int] = {}
     at = 0
@@ -78,7 +92,7 @@ def ask_untold(tokenizer: Any, text: str, places: Sequence[int], answers: Sequen
         places: where each question ends.
         answers: what would follow.
     """
-    told = tokenizer.encode(text, add_special_tokens=False)
+    told = cut(tokenizer, text)
     ends = [end for _, end in told.offsets]
     targets: dict[int, int] = {}
     parts: dict[int, int] = {}
@@ -122,13 +136,6 @@ def right_answers(wrong: np.ndarray, parts: np.ndarray, answers: int) -> np.ndar
     """
     keys = np.arange(len(wrong))[:, None] * answers + parts
     return np.bincount(keys[wrong], minlength=len(wrong) * answers).reshape(-1, answers) == 0
-
-
-class Encoding(NamedTuple):
-    """What `tokenizers` gives, as far as it is used here."""
-
-    ids: list[int]
-    offsets: list[tuple[int, int]]
 
 
 class Words:

@@ -84,17 +84,35 @@ def _from_folder(folder: Path, kind: Any) -> Any:
 
 def _from_gguf(path: Path) -> Any:
     try:
-        import gguf  # noqa: F401 - transformers reads the file with it
+        import gguf
+        from tokenizers.processors import TemplateProcessing
         from transformers import AutoTokenizer
     except ImportError:
         raise ValueError(
             f"tokenizer={shown(str(path))}: reading a GGUF file needs transformers and gguf: "
-            f"{install('hf')}, and pip install gguf"
+            f"{install('hf')}"
         ) from None
     made = AutoTokenizer.from_pretrained(
         str(path.parent), gguf_file=path.name, trust_remote_code=False
     )
-    return made.backend_tokenizer
+    backend = made.backend_tokenizer
+    asked = gguf.GGUFReader(path).get_field("tokenizer.ggml.add_bos_token")
+    if asked is not None and asked.contents() and not opening(backend):
+        # transformers does not read this field; Gemma without its first token knows no language
+        backend.post_processor = TemplateProcessing(
+            single=f"{made.bos_token} $A",
+            special_tokens=[(made.bos_token, made.bos_token_id)],
+        )
+    return backend
+
+
+def opening(tokenizer: Any) -> list[int]:
+    """The tokens that a text begins with, whatever it says: `<bos>`, for models that want one."""
+    if getattr(tokenizer, "post_processor", None) is None:
+        return []
+    told = tokenizer.encode("a", add_special_tokens=True)
+    first: list[int] = told.ids[: told.special_tokens_mask.index(0)]
+    return first
 
 
 def _from_hub(name: str, kind: Any) -> Any:

@@ -43,7 +43,7 @@ from chacal.tasks.base import (
     uniforms,
 )
 from chacal.tasks.texts import Asked, ThroughTokenizer, Words, ask, ask_untold, right_answers, stack
-from chacal.tasks.tokenizers import load_tokenizer
+from chacal.tasks.tokenizers import load_tokenizer, opening
 
 VALUES = ("red", "blue", "green", "black", "white", "brown", "pink", "gold")
 NOISE = (
@@ -173,7 +173,7 @@ class Variables(ThroughTokenizer, Task):
         sentence = max(len(s.split()) for s in NOISE) + 1
         noise = round(self.noise * self.statements)
         lines = self.statements * (2 * name + 2) + noise * (sentence + 1)
-        return lines + 1 + self.questions * (name + 6)
+        return len(opening(self._tokenizer)) + lines + 1 + self.questions * (name + 6)
 
     def worlds(self, split: str, seed: int, step: int, size: int) -> list[World]:
         """The batch of these arguments, before it is told as text."""

@@ -63,6 +63,13 @@ class RunFolder:
         A run that is there is set aside if forced to (`replace.py`), and not touched otherwise.
         What was killed before it had its config.json is begun again if it is to be resumed.
         """
+        try:
+            str(self.path).encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"{shown(str(self.path))} is not UTF-8, and safetensors reads nothing from such a "
+                f"folder; expected another name"
+            ) from None
         if self.path.exists():
             names, temporary = contents(self.path)
             if names:

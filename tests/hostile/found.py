@@ -8,11 +8,37 @@ LINES = [
     Line(("track", "--run", "a\nb")),
     Line(("train", "boxes-files", "\n")),
     Line(("bench", "ops", "-n", "16", "--rounds", "1", "routed@2,routes=" + "9" * 30)),
+    # trained, and then could not read its own checkpoint
+    Line(
+        (
+            "train",
+            "boxes-forms",
+            "--boxes",
+            "3",
+            "--width",
+            "8",
+            "--heads",
+            "2",
+            "--steps",
+            "1",
+            "--batch-size",
+            "2",
+            "--eval-examples",
+            "2",
+            "--test-examples",
+            "2",
+            "--out",
+            "\udcff",
+            "--operations",
+            "2",
+        )
+    ),
 ]
 
 FILES = [
     Edit("finished", "result.json", "line gone", 263),
     Edit(house="report", file="scale.json", how="value", where=20045, value="a word of 3,000"),
+    Edit(house="hf", file="model/config.json", how="value", where=1048575, value="chacal"),
 ]
 
 TENSORS = [

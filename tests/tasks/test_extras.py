@@ -61,9 +61,7 @@ def test_gguf(without, tmp_path):
     without("gguf")
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     for source in (tmp_path, tmp_path / "model.gguf"):
-        with pytest.raises(
-            ValueError, match=r"gguf: install the extra 'hf' .*, and pip install gguf"
-        ):
+        with pytest.raises(ValueError, match=r"gguf: install the extra 'hf'"):
             tokenizers.load_tokenizer(str(source))
 
 
