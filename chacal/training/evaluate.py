@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,8 @@ def evaluate(
     The last batch of generated examples is cut, so exactly `examples` of them count. A stored split
     counts as a whole, or if `sampled` by so many of its examples, the same ones for every run
     (`count_examples`). Batches are dealt out to the ranks of `group`; after each turn `report` is
-    told how many examples are done, and of how many.
+    told how many examples are done, and of how many; where answers are generated, also after each
+    of their tokens. It may raise to stop.
 
     Losses are teacher-forced: of every asked token given the true ones before it. So are the
     predictions of a causal model. Of a model with an operator that sees later tokens they are what
@@ -79,7 +81,10 @@ def evaluate(
         if task.inputs:  # an encoder-decoder answers in its own words
             guesses = plain.answer(tokens)
         elif task.free_running or could_read_off:
-            guesses = decode_freely(model, tokens, targets, task.padding, group, bf16)
+            guesses = decode_freely(
+                model, tokens, targets, task.padding, group, bf16,
+                between=functools.partial(report, min(turn * batch_size, total), total),
+            )  # fmt: skip
         if index == turn + group.rank:
             _add(totals, task.count(guesses.cpu().numpy(), losses, batch))
             if could_read_off:
@@ -153,7 +158,13 @@ def _order(name: str) -> tuple[str, float]:
 
 
 def decode_freely(
-    model: nn.Module, tokens: Tensor, targets: Tensor, padding: int, group: Group, bf16: bool
+    model: nn.Module,
+    tokens: Tensor,
+    targets: Tensor,
+    padding: int,
+    group: Group,
+    bf16: bool,
+    between: Callable[[], None] = lambda: None,
 ) -> Tensor:
     """The answers that a model generates: each token after its own ones before, greedily.
 
@@ -168,6 +179,8 @@ def decode_freely(
         padding: the token of a blank.
         group: whose ranks take as many passes as the one with the longest answers.
         bf16: whether scores are computed in bfloat16 autocast.
+        between: called after each token on all ranks: an answer of hundreds takes a while, and
+            whoever wants to stop is heard there.
 
     Returns:
         (B, n) tokens, those of positions that are not asked without meaning.
@@ -187,6 +200,7 @@ def decode_freely(
         # what is said at a position is the token of the next one
         tokens = torch.where(_next(now), said.roll(1, dims=1), tokens)
         done += 1
+        between()
     return guesses
 
 

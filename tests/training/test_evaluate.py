@@ -230,3 +230,22 @@ def test_several_answers_of_a_text_are_generated_in_turn():
     metrics = measure(leaky, task)
     assert metrics["exact_match_teacher_forced"] > 0.7
     assert metrics["exact_match"] == 0
+
+
+def test_a_stop_is_heard_after_each_token_of_an_answer():
+    """An answer of 400 tokens went on for minutes after Ctrl-C."""
+    heard = []
+
+    class Enough(Exception):
+        pass
+
+    def report(done, total):
+        heard.append((done, total))
+        if len(heard) == 3:
+            raise Enough
+
+    leaky = small("block/3,rows=mean")
+    options = {"split": "valid", "seed": 0, "examples": 40, "batch_size": 16, "group": ALONE}
+    with pytest.raises(Enough):
+        evaluate(leaky, TASK, **options, report=report)
+    assert heard == [(0, 40)] * 3
