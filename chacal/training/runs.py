@@ -32,7 +32,7 @@ from chacal._plain import member
 from chacal._version import __version__
 from chacal.operators import former_text
 from chacal.training.config import RunConfig
-from chacal.training.replace import contents, is_ours, put_back, recover, set_aside
+from chacal.training.replace import FILES, contents, is_ours, put_back, recover, set_aside
 from chacal.training.torchrun import world_size
 from chacal.training.transformers_model import TransformersConfig
 
@@ -122,6 +122,8 @@ class RunFolder:
         run = cls(path)
         if not (run.path / "config.json").is_file():
             raise ValueError(f"{run.path} holds no run; expected a folder with config.json")
+        if folders := [name for name in FILES if (run.path / name).is_dir()]:
+            raise ValueError(f"{run.path / folders[0]} is a folder; expected a file of a run")
         return run
 
     def config(self) -> RunConfig:

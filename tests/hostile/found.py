@@ -39,6 +39,7 @@ FILES = [
     Edit("finished", "result.json", "line gone", 263),
     Edit(house="report", file="scale.json", how="value", where=20045, value="a word of 3,000"),
     Edit(house="hf", file="model/config.json", how="value", where=1048575, value="chacal"),
+    Edit(house="resume", file="best.safetensors", how="folder", where=723, value=1000000),
 ]
 
 TENSORS = [

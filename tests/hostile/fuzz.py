@@ -25,6 +25,9 @@ from lines import Line, furnish, lines
 from special import cases, try_case
 
 KINDS = ("lines", "files", "tensors")
+MINUTE = 60
+"""Seconds between two counts."""
+
 SHRINKS = 40
 """Tries to make a fault smaller that fail again: each may take a second."""
 
@@ -112,7 +115,7 @@ def main() -> None:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         tries = Tries(home, tuple(asked.kinds))
         end = time.monotonic() + asked.seconds
-        told = 0
+        told, next_counts = 0, time.monotonic() + MINUTE
         try:
             while time.monotonic() < end:
                 for kind in tries.of:
@@ -122,6 +125,9 @@ def main() -> None:
                     told = len(tries.found)
                     sys.stdout.flush()
                 number += 1
+                if time.monotonic() >= next_counts:
+                    print(tries.counts(), flush=True)
+                    next_counts = time.monotonic() + MINUTE
         except KeyboardInterrupt:
             pass
         print(f"\n{tries.counts()}\n{len(tries.found)} faults found")
