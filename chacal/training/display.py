@@ -77,8 +77,10 @@ class Display:
         def report(done: int, total: int) -> None:
             if not self.visible:
                 return
-            left = (time.monotonic() - begun) / done * (total - done)
-            state = f"{split} {done:,}/{total:,} examples  {clock(left)} left"
+            state = f"{split} {done:,}/{total:,} examples"
+            if done:
+                left = (time.monotonic() - begun) / done * (total - done)
+                state += f"  {clock(left)} left"
             if self._progress is not None and self._bar is not None:
                 self._progress.update(self._bar, state=state)
             elif time.monotonic() - max(begun, self._last) > 10 and done < total:

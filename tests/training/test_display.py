@@ -9,6 +9,7 @@ def test_an_evaluation_tells_how_far_it_is_and_what_is_left(monkeypatch, capsys)
     monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
     with Display("chacal", 10, "accuracy") as show:
         report = show.evaluation("test")
+        report(0, 2000)  # an answer's first tokens, of which no time follows
         for done in (500, 1000, 1500, 2000):
             now[0] += 6
             report(done, 2000)
