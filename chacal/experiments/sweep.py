@@ -126,7 +126,10 @@ def run_table(
 
 
 def chosen(table: Table[Any], scale: Scale, only: str) -> tuple[list[Cell[Any]], list[Cost]]:
-    """The cells and curves that a part of a label means; a whole label means its own alone."""
+    """The cells and curves that a part of a label means; a whole label means its own alone.
+
+    What is measured of the same pretrained model belongs to it: a job throws such weights away.
+    """
     cells, costs = table.cells(scale), table.costs(scale)
     labels = [cell.label for cell in cells] + [cost.label for cost in costs]
     named = set(choose(labels, only))
@@ -134,7 +137,12 @@ def chosen(table: Table[Any], scale: Scale, only: str) -> tuple[list[Cell[Any]],
         raise ValueError(
             f"only is {shown(only)}; expected a part of one of the rows: {'; '.join(labels)}"
         )
-    return [c for c in cells if c.label in named], [c for c in costs if c.label in named]
+    kept = [c for c in cells if c.label in named]
+    tuned = [c.run for c in kept if c.run.model.pretrained is not None]
+    return (
+        [c for c in cells if c in kept or c.run in tuned],
+        [c for c in costs if c.label in named],
+    )
 
 
 def plan(cells: Sequence[Cell[Any]], seeds: Sequence[int]) -> list[Job]:

@@ -25,6 +25,11 @@ PROTOCOLS: dict[str, str | list[int]] = {
 """Which layers the paper replaces, counted from 0: all twelve of GPT-2 for language modelling; only
 "layer 2", the second, for code; only the first decoder self-attention of BART for SCROLLS."""
 
+MIDDLE = (0.34, 0.47, 0.6, 0.74)
+"""Where `layers="middle"` patches a model, as shares of its depth: 10, 14, 18 and 22 of 30 layers.
+Both the first layers, which read words, and the last, which choose the next one, stay as they
+were; tab:hops shows what four such layers are worth."""
+
 REASONS = {
     "encoder": "an encoder's self-attention is bidirectional, so A is not triangular and the "
     "resolvent no forward substitution",
@@ -118,12 +123,23 @@ def count_heads(attention: Any) -> int:
 def choose_layers(layers: Any, attentions: Mapping[int, Any]) -> list[int]:
     """Layers as a list of indices, each of which can be patched."""
     layers = PROTOCOLS.get(layers, layers) if isinstance(layers, str) else layers
-    chosen = list(attentions) if layers == "all" else _listed(layers, attentions)
     free = [i for i, attention in attentions.items() if objection(attention) is None]
+    if layers == "middle":
+        layers = _middle(free, len(attentions))
+    chosen = list(attentions) if layers == "all" else _listed(layers, attentions)
     for i in chosen:
         if (why := objection(attentions[i])) is not None:
             instead = f"layers={free}, or some of them" if free else "another model"
             raise ValueError(f"layer {i} {why}; expected {instead}")
+    return chosen
+
+
+def _middle(free: list[int], depth: int) -> list[int]:
+    """For each share of the depth, the nearest layer that can be patched and is not taken."""
+    chosen: list[int] = []
+    for share in MIDDLE:
+        left = sorted(set(free) - set(chosen), key=lambda i: abs(i - int(share * depth)))
+        chosen += left[:1]
     return chosen
 
 
@@ -135,8 +151,8 @@ def _listed(layers: Any, attentions: Mapping[int, Any]) -> list[int]:
                     f"layers is {layers!r}; expected decoder self-attention only: {reason}"
                 )
         raise ValueError(
-            f"layers is {layers!r}; expected 'all', a list of layers such as [1], or one of "
-            f"{', '.join(map(repr, PROTOCOLS))}"
+            f"layers is {layers!r}; expected 'all', 'middle', a list of layers such as [1], or one "
+            f"of {', '.join(map(repr, PROTOCOLS))}"
         )
     chosen = list(layers) if isinstance(layers, (Sequence, range, set)) else [layers]
     if not chosen:

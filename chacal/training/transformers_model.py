@@ -42,7 +42,9 @@ class TransformersConfig:
     """A transformers model with one operator in some of its layers."""
 
     operator: str = option("dense", "of the patched layers; dense leaves the model as it is")
-    layers: str = option("all", "patched layers: all, paper:code, or numbers from 0 as in 0+3")
+    layers: str = option(
+        "all", "patched layers: all, middle (four of them), paper:code, or numbers from 0 as in 0+3"
+    )
     pretrained: str | None = option(None, "folder, GGUF file or hub name; none for new weights")
     architecture: str = option("gpt2", "of new weights: gpt2 or bart")
     width: int = option(128, "of new weights: width of the model")
@@ -122,7 +124,8 @@ class TransformersConfig:
             f"{self.architecture} of {self.depth} layer(s), width {self.width}, "
             f"{self.heads} head(s), new weights"
         )
-        where = {"all": "all layers", "paper:code": "layer 2", "paper:scrolls": "decoder layer 1"}
+        where = {"all": "all layers", "middle": "four layers of the middle",
+                 "paper:code": "layer 2", "paper:scrolls": "decoder layer 1"}  # fmt: skip
         learns = f"; LoRA of rank {self.lora}" * bool(self.lora)
         learns += f"; frozen: {self.freeze}" * bool(self.freeze)
         made += f", its first {self.first_layers} layer(s)" * bool(self.first_layers)

@@ -10,6 +10,7 @@ from chacal._plain import from_plain, to_plain
 from chacal.experiments.cells import Evaluation
 from chacal.experiments.reproduce import reproduce
 from chacal.experiments.scales import CPU, PAPER, SMOKE, Given
+from chacal.experiments.sweep import chosen
 from chacal.experiments.tables import TABLES
 from chacal.operators import parse_operator
 from chacal.tasks import Labelled, Language
@@ -61,6 +62,15 @@ def test_only_one_layer_of_the_programs_reader_is_replaced():
         operators = cell.run.model.operators
         assert [op for i, op in enumerate(operators) if i != 1] == ["dense"] * 3
         assert not cell.paper
+
+
+def test_only_a_tuned_model_means_all_that_is_measured_of_it():
+    """Its weights are thrown away after a job: another evaluation would train it again."""
+    whole = ["whole model, dense", "whole model, dense, longer texts"]
+    table, sizes = TABLES["tab:hops"], sized(pretrained="some/model")
+    for only in whole:
+        assert [c.label for c in chosen(table, sizes, only)[0]] == whole
+    assert [c.label for c in chosen(table, sized(SMOKE), whole[0])[0]] == whole[:1]
 
 
 def test_hops_compare_models_that_differ_in_their_layers_alone():

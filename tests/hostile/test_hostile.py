@@ -77,6 +77,14 @@ def test_what_a_user_should_not_see_is_noticed(bad):
     judge(ended(2, "chacal: one line"), "a command")
 
 
+def test_an_interrupt_that_python_lost_is_no_fault_of_the_command():
+    lost = "Exception ignored in: <function x>\nTraceback (most recent call last):\n  File\n\n"
+    judge(ended(0, f"{lost}KeyboardInterrupt: \n"), "a command")
+    for other in (f"{lost}KeyError: 1", f"{lost}KeyboardInterrupt:\nTraceback (most recent"):
+        with pytest.raises(Found):
+            judge(ended(0, other), "a command")
+
+
 @pytest.mark.parametrize("how", [*dict.fromkeys([*BYTES, *FIELDS, *WHOLE])])
 def test_every_kind_of_edit_changes_the_file(how, tmp_path):
     path = tmp_path / "file.json"

@@ -101,7 +101,7 @@ def test_the_examples_of_readme(clean):
 
 
 def test_the_demo(clean):
-    table = clean("chacal", "demo").partition("Accuracy by hops")[2]
+    table = clean("chacal", "demo").partition("Right answers by hops")[2]
     shares = {
         name: [float(x) for x in re.findall(r"([\d.]+) %", row)]
         for name, row in re.findall(
