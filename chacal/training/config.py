@@ -243,6 +243,18 @@ def defaults(task: str) -> tuple[ModelConfig, TrainConfig]:
         return ModelConfig(operators=("dense", "chacal")), TrainConfig(
             steps=2400, batch_size=32, warmup=50, schedule="linear", decay=0.3
         )
+    if task == "variables-symbols":
+        return ModelConfig(
+            operators=("local@2", "chacal"), positions="none", width=64
+        ), TrainConfig(
+            steps=2000,
+            batch_size=32,
+            lr=3e-3,
+            warmup=50,
+            schedule="linear",
+            decay=0.3,
+            eval_every=250,
+        )
     if task == "noise":
         return ModelConfig(operators=("chacal", "chacal"), width=64), TrainConfig(
             steps=1500, batch_size=32, eval_every=250
