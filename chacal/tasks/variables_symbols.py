@@ -12,6 +12,10 @@ The sign comes first, so that two neighbours that are names are always a name an
 A layer that sees each token and the one before it can then bind the two without any position, at
 any length; `x = y` in this order would need to tell which of two neighbours came first.
 
+Training holds at one hop until a name can be looked up, then hops grow. It asks after every
+assignment too (`trace`): at c in `= a c` the answer is what c has, the same look-up as a question
+for c, so that with one hop every second assignment teaches it and with none hardly anything would.
+
 Everything is drawn by whole arrays: a text of 131,072 tokens takes a small part of a second.
 """
 
@@ -65,7 +69,9 @@ class VariableSymbols(Task):
     names: int = option(64, "different names")
     values: int = option(8, "different values")
     trace: bool = option(True, "training: ask after every assignment too, for the name it gives")
-    curriculum_hold: int = option(300, "training steps with values only, no hop, until one")
+    curriculum_hold: int = option(
+        300, "training steps with one hop at most: looking a name up is all there is to learn"
+    )
     curriculum_steps: int = option(
         50, "training steps until one hop more, from then on; 0: no curriculum"
     )
@@ -148,8 +154,8 @@ class VariableSymbols(Task):
             few = max(self._fewest, n // 4) if self.min_n is None else self.min_n
             n = few + int(rng.random_sample() * (n - few + 1))
             if self.curriculum_steps:
-                begun = step - self.curriculum_hold
-                hops = min(hops, 0 if begun < 0 else 1 + begun // self.curriculum_steps)
+                risen = max(0, step - self.curriculum_hold) // self.curriculum_steps
+                hops = min(hops, 1 + risen)
         body, told, others, _ = self._parts(n)
         source, depth, value = _chains(rng, size, told, self.chains, hops, self.values)
         names = _names(rng, size, self.names, split)[:, : told + others]

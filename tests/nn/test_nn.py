@@ -117,6 +117,19 @@ def test_left_padding_changes_nothing(operator):
     torch.testing.assert_close(padded[1:], model(tokens[1:]), atol=1e-10, rtol=0)
 
 
+def test_embeddings_begin_as_large_as_asked_and_nothing_else_changes():
+    models = []
+    for std in ({}, {"embed_std": 1.0}):
+        torch.manual_seed(0)
+        models.append(
+            Transformer(vocab_size=99, num_classes=7, operators=["dense"], width=64, heads=2, **std)
+        )
+    usual, large = (dict(model.named_parameters()) for model in models)
+    assert abs(float(usual["embed.weight"].detach().std()) - 0.02) < 1e-3
+    assert abs(float(large["embed.weight"].detach().std()) - 1) < 0.05
+    assert all(torch.equal(usual[name], large[name]) for name in usual if name != "embed.weight")
+
+
 def test_stacked_symbols_are_summed_and_answered_apart():
     model = Transformer(
         vocab_size=12, num_classes=5, operators=["chacal"], width=16, heads=2, symbols=3
@@ -146,6 +159,7 @@ def test_autocast_keeps_the_operator_in_float32():
         ({"positions": "factorised", "max_length": 8}, "period is None"),
         ({"operators": []}, "operators is empty"),
         ({"qk_norm": 0.0}, "qk_norm is 0.0"),
+        ({"embed_std": 0.0}, "embed_std is 0.0"),
         ({"width": 6, "heads": 2}, "rotary needs an even width"),
     ],
 )

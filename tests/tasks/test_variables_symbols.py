@@ -127,11 +127,11 @@ def test_deep_questions_only_where_wanted():
     assert task.batch("train", 0, 10**6, 32).info["hops"].min() == 0
 
 
-def test_training_holds_at_no_hop_and_then_rises():
+def test_training_holds_at_one_hop_and_then_rises():
     task = VariableSymbols(curriculum_hold=10, curriculum_steps=5, hops=4)
     deepest = [int(task.batch("train", 0, step, 64).info["hops"].max()) for step in range(40)]
-    assert deepest[:10] == [0] * 10
-    assert deepest[10:] == [min(4, 1 + (step - 10) // 5) for step in range(10, 40)]
+    assert deepest[:15] == [1] * 15
+    assert deepest[15:] == [min(4, 2 + (step - 15) // 5) for step in range(15, 40)]
     free = dataclasses.replace(task, curriculum_steps=0)
     assert free.batch("train", 0, 0, 64).info["hops"].max() == 4
 
