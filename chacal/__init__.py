@@ -6,6 +6,7 @@ from chacal.decoding.decoder import Decoder
 from chacal.operators import (
     BigBird,
     BlockResolvent,
+    Delta,
     Dense,
     Learn,
     Local,
@@ -22,6 +23,7 @@ from chacal.operators import (
 )
 from chacal.ops.baselines import bigbird_attention, dense_attention, local_attention
 from chacal.ops.blockwise import block_resolvent_attention, blockwise
+from chacal.ops.delta import delta_attention
 from chacal.ops.pattern import pattern_resolvent_attention
 from chacal.ops.pooled import pooled_resolvent_attention
 from chacal.ops.resolvent import resolvent, t_post, t_pre, t_raw
@@ -34,6 +36,7 @@ __all__ = [
     "BigBird",
     "BlockResolvent",
     "Decoder",
+    "Delta",
     "Dense",
     "Learn",
     "Local",
@@ -50,6 +53,7 @@ __all__ = [
     "bigbird_attention",
     "block_resolvent_attention",
     "blockwise",
+    "delta_attention",
     "dense_attention",
     "local_attention",
     "nn",

@@ -50,6 +50,10 @@ CAUSAL = [
     "pattern,offsets=squares,gamma=0.5",
     "pattern,offsets=2+5",
     "pattern,offsets=400",
+    "delta",
+    "delta,beta=0",
+    "delta,beta=0.5,read=keys",
+    "delta,beta=-1",
     "block@1",
     *(
         f"block{size},columns={columns},branches={branches}"
@@ -98,6 +102,8 @@ DECODABLE = [
     "pattern,offsets=squares",
     "pattern,offsets=1+2+5",
     "pattern,offsets=7+70",
+    "delta",
+    "delta,beta=0.5,read=keys",
     "block@1",
     "block@4",
     "block@5,columns=mean",

@@ -212,6 +212,19 @@ def routed_matrix(
     return attention(q, k, lambda t, s: s <= t and s // m in seen[t], scale)
 
 
+def delta(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, read: str = "queries") -> Tensor:
+    """DeltaFormer, token by token: u_t = v_t - β_t Σ_{s<t} softmax_s u_s, then attention over u."""
+    n, d = q.shape
+    asks = {"queries": q, "keys": k}[read]
+    u = [v[0]]
+    for t in range(1, n):
+        scores = (k[:t] * asks[t]).sum(-1) / math.sqrt(d)
+        weights = (scores - scores.max()).exp()
+        held = sum(w * x for w, x in zip(weights / weights.sum(), u, strict=True))
+        u.append(v[t] - beta[t, 0] * held)
+    return attention(q, k) @ torch.stack(u)
+
+
 def top_k(A: Tensor, count: int) -> Tensor:
     """Each row's `count` largest entries, of equals the most recent, renormalised."""
     kept = torch.zeros_like(A)

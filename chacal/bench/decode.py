@@ -24,7 +24,7 @@ from chacal.ops.inputs import check_count
 BASELINE = "sdpa"
 STOCK = "stock"
 DEFAULT_OPERATORS = (
-    "chacal", "block@64", "pooled@64", "routed@64", "pattern", "window@64", STOCK,
+    "chacal", "block@64", "pooled@64", "routed@64", "pattern", "window@64", "delta", STOCK,
 )  # fmt: skip
 
 TOKENS = 16

@@ -29,6 +29,7 @@ DEFAULT_OPERATORS = (
     "routed",
     "window@64",
     "pattern",
+    "delta",
     "local",
     "bigbird",
     MATERIALISED,

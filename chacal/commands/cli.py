@@ -26,7 +26,7 @@ from chacal.training.transformers_model import TransformersConfig
 
 OPERATOR_HELP = (
     "dense, local, bigbird, chacal, block/DIVISOR, block@SIZE, window@SIZE, pooled[@SIZE], "
-    "routed[@SIZE], pattern; options after commas, as in block/3,rows=mean"
+    "routed[@SIZE], pattern, delta; options after commas, as in block/3,rows=mean"
 )
 
 

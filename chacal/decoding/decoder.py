@@ -7,6 +7,7 @@ a cache of raw V would give wrong outputs without a word. The other operators ke
 | operator | keys kept | values kept |
 |---|---|---|
 | dense, chacal | all | V, Z of all |
+| delta | all | u of all |
 | local, window | a window | V, Z of a window |
 | routed | all, and a summary of each tile | Z of all |
 | pooled | the near blocks, a mean per earlier block | the same, of Z |
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor
 
 from chacal.decoding.states import State
+from chacal.ops.delta import Beta, with_beta
 from chacal.ops.guard import finite, no_autocast
 from chacal.ops.inputs import (
     Gamma,
@@ -45,17 +47,22 @@ class Decoder:
     differ in number are then kept apart and extended one by one.
     """
 
-    def __init__(self, new_state: Callable[[], State], gamma: Gamma | None = None) -> None:
+    def __init__(
+        self,
+        new_state: Callable[[], State],
+        gamma: Gamma | None = None,
+        beta: float | None = None,
+    ) -> None:
         """A decoder of empty sequences; `new_state` makes the operator's state.
 
-        `gamma` is None for ordinary attention, which has none.
+        `gamma` is None for ordinary attention, which has none, and `beta` for all but delta.
         """
         self._make_state = new_state
-        self._gamma = gamma
+        self._gamma, self._beta = gamma, beta
         self._groups = 1
         self._states: list[State] = [new_state()]  # one for all, or, kept apart, one a sequence
         self._leading: torch.Size | None = None
-        self._kind: tuple[object, ...] = ()  # dtype, device and widths of the tokens so far
+        self._kind: tuple[Any, ...] = ()  # dtype, device and widths of the tokens so far
         self._own: Tensor | None = None  # γ as the states take it, as long as it is the operator's
         self._real: Tensor | None = None  # (batch, length): which were no padding; None is all
         self.length = 0
@@ -101,6 +108,7 @@ class Decoder:
         *,
         scale: float | None = None,
         gamma: Gamma | None = None,
+        beta: Beta | None = None,
     ) -> Tensor:
         """Outputs of new tokens, given all before them.
 
@@ -111,6 +119,7 @@ class Decoder:
             mask: (batch, c) boolean, True for real tokens.
             scale: multiplies q·k; None is 1/√d.
             gamma: γ, if not the operator's own.
+            beta: β, a number or (..., c), if not the operator's own.
 
         Returns:
             (..., c, d_v) in q's dtype; zeros at padding.
@@ -126,9 +135,13 @@ class Decoder:
         scale = check_scale(scale, q.shape[-1])
         if gamma is not None and self._gamma is None:
             raise ValueError(f"gamma is {gamma!r}; expected none: ordinary attention has no γ")
+        if beta is not None and self._beta is None:
+            raise ValueError(f"beta is {beta!r}; expected none: only delta has a β")
         gammas = self._gammas(gamma, q)
         if mask is not None:
             check_mask(mask, q)
+        if self._beta is not None:
+            v = with_beta(v, self._beta if beta is None else beta)
         self._leading, self._kind = q.shape[:-2], kind
         with no_autocast(q.device):
             return self._extend(q, k, v, mask, gammas, scale)
@@ -157,18 +170,18 @@ class Decoder:
             self.length += count
             q, k, v = (x.to(compute).reshape(-1, *x.shape[-2:]) for x in (q, k, v))
             Y = _extend(self._states[0], q, k, v, gammas.reshape(-1, 1, 1), scale)
-            return Y.reshape(*leading, count, v.shape[-1]).to(dtype)
+            return Y.reshape(*leading, *Y.shape[-2:]).to(dtype)
         real = self._real_tokens(mask, batch, count)
         self.length += count
         gammas = gammas.expand(batch, -1)
         q, k, v = (x.to(compute).reshape(batch, heads, *x.shape[-2:]) for x in (q, k, v))
-        Y = v.new_zeros(v.shape)
+        Y = v.new_zeros(*v.shape[:-1], self._kind[3])
         for i, state in enumerate(self._states):
             at = real[i].nonzero()[:, 0]
             if len(at):
                 q_i, k_i, v_i = (x[i][:, at] for x in (q, k, v))
                 Y[i, :, at] = _extend(state, q_i, k_i, v_i, gammas[i].reshape(-1, 1, 1), scale)
-        return Y.reshape(*leading, count, v.shape[-1]).to(dtype)
+        return Y.reshape(*leading, *Y.shape[-2:]).to(dtype)
 
     def _real_tokens(self, mask: Tensor | None, batch: int, count: int) -> Tensor:
         """(batch, count) which of the new tokens are real; also kept for cropping."""

@@ -18,7 +18,7 @@ from chacal.experiments.files import timing_file, write_json
 from chacal.experiments.job import TEST_SEED
 from chacal.nn import Transformer
 from chacal.report.results import Timing
-from chacal.training.evaluate import compute_scores, load_run
+from chacal.training.evaluate import compute_scores, load_run, override, setting
 
 THREADS = 1
 
@@ -121,12 +121,13 @@ def _pass(cell: Cell[Any], folder: Path) -> Callable[[], None]:
 
 
 def _batches(cell: Cell[Any]) -> list[Tensor]:
-    key = (repr(cell.run.task), cell.evaluation.examples, cell.evaluation.batch_size)
+    task = override(cell.run.task, dict(map(setting, cell.evaluation.settings)))
+    key = (repr(task), cell.evaluation.examples, cell.evaluation.batch_size)
     if key not in _MADE:
         examples, size = cell.evaluation.examples, cell.evaluation.batch_size
         _MADE[key] = [
             torch.from_numpy(
-                cell.run.task.batch("test", TEST_SEED, i, min(size, examples - i * size)).tokens
+                task.batch("test", TEST_SEED, i, min(size, examples - i * size)).tokens
             )
             for i in range(-(-examples // size))
         ]

@@ -201,6 +201,8 @@ def _attention_picture(
 def _meaning(operator: Operator) -> str:
     if isinstance(operator, BlockResolvent):
         return "what Algorithm 1 makes of A, Y = S V"
+    if operator.has_beta:
+        return "DeltaFormer, A(I+βA')⁻¹ with A' a softmax over the keys before"
     if getattr(operator, "diagonal", "keep") == "drop":
         return "all hops, (1-γ)A(I-γA')⁻¹ with A' = A without its diagonal"
     return "all hops, (1-γ)A(I-γA)⁻¹"

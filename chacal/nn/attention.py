@@ -1,4 +1,4 @@
-"""Multi-head attention around any operator: projections, positions, QK-norm, dropout, γ.
+"""Multi-head attention around any operator: projections, positions, QK-norm, dropout, γ, β.
 
 What makes a resolvent layer learn chains is a sharp A: a path of t hops weighs the product of its
 t attention weights. QK-norm with a temperature of about 2 gives every head sharp weights from the
@@ -25,7 +25,8 @@ class Attention(nn.Module):
         width: of the model; a multiple of `heads`.
         heads: h.
         operator: an operator or its text, such as "chacal" or "block/3"; with `gamma=learn` or
-            `gamma=learn:0.5` in it, a learned γ per head that can be exactly 0 (gamma.py).
+            `gamma=learn:0.5` in it, a learned γ per head that can be exactly 0 (gamma.py). For
+            "delta", unless the text fixes it, β = sigmoid(a linear map of x) per token and head.
         qk_norm: temperature τ of QK-norm: q and k are scaled to length √d_head each, and
             q·k/√d_head is multiplied by τ. None for plain scores.
         rotary: whether q and k are rotated by their positions (an even d_head is needed).
@@ -64,6 +65,8 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
         self.dropout = nn.Dropout(dropout)
+        computed = self.operator.has_beta and getattr(self.operator, "beta", None) is None
+        self.beta = nn.Linear(width, heads) if computed else None
         self.gamma_logit: nn.Parameter | None = None
         self.learned_gamma: LearnedGamma | None = None
         if self.operator.learn is not None:
@@ -95,6 +98,10 @@ class Attention(nn.Module):
         # autocast may leave v behind in half precision while the norms stay in float32
         return q.to(v.dtype), k.to(v.dtype), v
 
+    def betas(self, x: Tensor) -> Tensor | None:
+        """x (batch, n, width) -> β (batch, heads, n) in (0, 1); None if it has none."""
+        return None if self.beta is None else torch.sigmoid(self.beta(x)).mT
+
     def forward(
         self, x: Tensor, mask: Tensor | None = None, decoder: Decoder | None = None
     ) -> Tensor:
@@ -109,12 +116,13 @@ class Attention(nn.Module):
         Returns:
             (batch, n, width).
         """
+        beta = self.betas(x)
         if decoder is None:
             q, k, v = self.project(x)
-            Y = self.operator(q, k, v, mask=mask, gamma=self.gamma)
+            Y = self.operator(q, k, v, mask=mask, gamma=self.gamma, beta=beta)
         else:
             q, k, v = self.project(x, decoder.length)
-            Y = decoder.extend(q, k, v, mask, gamma=self.gamma)
+            Y = decoder.extend(q, k, v, mask, gamma=self.gamma, beta=beta)
         return self.dropout(self.out(Y.transpose(1, 2).flatten(2)))
 
     def extra_repr(self) -> str:

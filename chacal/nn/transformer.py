@@ -11,6 +11,9 @@ from chacal.decoding.decoder import Decoder
 from chacal.nn.attention import Attention
 from chacal.operators import Operator, parse_operator
 
+EMBED_STD = 0.02
+"""Of embeddings at first, as in GPT-2."""
+
 POSITIONS = ("rotary", "learned", "factorised", "none")
 
 
@@ -34,6 +37,9 @@ class Transformer(nn.Module):
         qk_norm: temperature of QK-norm, or None.
         dropout: on every sublayer's output.
         learn_gamma: a learned γ per head in every layer that has one.
+        embed_std: how large an embedding's numbers are at first. Each sublayer adds numbers of
+            about 1, so at 0.02 a token's own symbol is hardly there for the second layer; a model
+            that must look names up by their symbols needs about 1 (docs/training.md).
     """
 
     def __init__(
@@ -52,8 +58,11 @@ class Transformer(nn.Module):
         qk_norm: float | None = 2.0,
         dropout: float = 0.0,
         learn_gamma: bool = False,
+        embed_std: float = EMBED_STD,
     ) -> None:
         super().__init__()
+        if not embed_std > 0:
+            raise ValueError(f"embed_std is {embed_std!r}; expected a positive number")
         if positions not in POSITIONS:
             raise ValueError(f"positions is {positions!r}; expected one of {', '.join(POSITIONS)}")
         if not operators:
@@ -79,6 +88,9 @@ class Transformer(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, symbols * num_classes)
         self.apply(_initialise)
+        if embed_std != EMBED_STD:
+            with torch.no_grad():
+                self.embed.weight.mul_(embed_std / EMBED_STD)
 
     @property
     def operators(self) -> tuple[Operator, ...]:
@@ -192,7 +204,7 @@ class TransformerDecoder:
 
 def _initialise(module: nn.Module) -> None:
     if isinstance(module, nn.Embedding):
-        nn.init.normal_(module.weight, std=0.02)
+        nn.init.normal_(module.weight, std=EMBED_STD)
     elif isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, std=module.in_features**-0.5)
         if module.bias is not None:

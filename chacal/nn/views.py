@@ -15,6 +15,7 @@ from torch import Tensor
 
 from chacal.nn.transformer import Transformer
 from chacal.operators import BlockResolvent, Operator
+from chacal.ops.delta import Beta
 from chacal.ops.inputs import Gamma
 from chacal.ops.weights import attention_weights
 
@@ -52,7 +53,8 @@ def view_layers(model: Transformer, tokens: Tensor, *, resolvents: bool = True) 
 
     def look(module: Any, inputs: tuple[Any, ...]) -> None:
         q, k, _ = module.project(inputs[0])
-        A, S = matrices(module.operator, q, k, module.gamma, resolvents=resolvents)
+        beta = module.betas(inputs[0])
+        A, S = matrices(module.operator, q, k, module.gamma, beta, resolvents=resolvents)
         gamma = None
         if module.operator.has_gamma:
             own = [module.operator.own_gamma] * module.heads
@@ -77,10 +79,11 @@ def matrices(
     q: Tensor,
     k: Tensor,
     gamma: Gamma | None = None,
+    beta: Beta | None = None,
     *,
     resolvents: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
-    """A, and S with Y = S V where the operator has a γ.
+    """A, and S with Y = S V where the operator has a γ or a β.
 
     Block-ChaCAL's A is the softmax that Algorithm 1 starts from, its S what comes of it.
 
@@ -89,12 +92,16 @@ def matrices(
         q: (..., n, d) queries.
         k: (..., n, d) keys.
         gamma: stands in for the operator's own γ.
+        beta: stands in for the operator's own β.
         resolvents: whether S is wanted too.
 
     Returns:
         (..., n, n) A, and (..., n, n) S or None.
     """
     I = _identity(q)
+    if operator.has_beta:
+        A = operator(q, k, I, beta=0.0)
+        return A, operator(q, k, I, beta=beta) if resolvents else None
     if not operator.has_gamma:
         return operator(q, k, I), None
     # at γ = 0 every resolvent but Algorithm 1's is A V

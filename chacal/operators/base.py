@@ -12,6 +12,7 @@ from torch import Tensor
 from chacal._echo import shown
 from chacal.decoding.decoder import Decoder
 from chacal.decoding.states import ROLLBACK
+from chacal.ops.delta import Beta
 from chacal.ops.inputs import Gamma, check_count
 
 
@@ -66,6 +67,11 @@ class Operator:
         return any(f.name == "gamma" for f in dataclasses.fields(self))
 
     @property
+    def has_beta(self) -> bool:
+        """Whether every token has a β, which a layer computes unless the operator fixes it."""
+        return any(f.name == "beta" for f in dataclasses.fields(self))
+
+    @property
     def learn(self) -> Learn | None:
         """How a layer is to learn γ, where the text says `gamma=learn`."""
         gamma = getattr(self, "gamma", None)
@@ -87,11 +93,17 @@ class Operator:
         cu_seqlens: Tensor | None = None,
         scale: float | None = None,
         gamma: Gamma | None = None,
+        beta: Beta | None = None,
     ) -> Tensor:
-        """Y (..., n, d_v). `gamma` stands in for the operator's own, a learned one for instance."""
+        """Y (..., n, d_v). `gamma` stands in for the operator's own, a learned one for instance,
+        and so does `beta`, a number for every token."""
         if gamma is not None and not self.has_gamma:
             raise ValueError(f"gamma was given to {self}; expected a resolvent operator")
-        common = {"mask": mask, "cu_seqlens": cu_seqlens, "scale": scale}
+        if beta is not None and not self.has_beta:
+            raise ValueError(f"beta was given to {self}; expected delta")
+        common: dict[str, Any] = {"mask": mask, "cu_seqlens": cu_seqlens, "scale": scale}
+        if beta is not None:
+            common["beta"] = beta
         return self._attend(q, k, v, common, gamma)
 
     def formed(self, n: int, d: int) -> int:
@@ -110,7 +122,7 @@ class Operator:
         options = self._options()
         if gamma is not None:
             options["gamma"] = gamma
-        return type(self).function(q, k, v, **options, **common)
+        return type(self).function(q, k, v, **(options | common))
 
     def _options(self) -> dict[str, Any]:
         options = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from chacal._plain import added
 from chacal.decoding.decoder import Decoder
+from chacal.decoding.delta import DeltaState
 from chacal.decoding.pattern import PatternState
 from chacal.decoding.states import BlockState, ExactState, RoutedState, TiledState
 from chacal.operators.base import Learn, Operator, fixed_size, refuse_pruning
@@ -32,6 +33,7 @@ from chacal.ops.baselines import (
     local_attention,
 )
 from chacal.ops.blockwise import block_resolvent_attention, check_block_options
+from chacal.ops.delta import check_delta_options, delta_attention
 from chacal.ops.inputs import Gamma, run
 from chacal.ops.pattern import Offsets, check_offsets, pattern_resolvent_attention
 from chacal.ops.pooled import check_pooled_options, pooled_resolvent_attention
@@ -289,10 +291,29 @@ class PatternResolvent(Operator):
         return Decoder(lambda: PatternState(self.offsets, rollback), self.own_gamma)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Delta(Operator):
+    """DeltaFormer: attention over values from which each token took what was there already.
+
+    β of every token and head comes from the layer; `beta` fixes it to one number, and called by
+    itself, without one, the operator has β = 1.
+    """
+
+    name = "delta"
+    function = staticmethod(delta_attention)
+    check = staticmethod(check_delta_options)
+    beta: float | None = None
+    read: str = "queries"
+
+    def _decoder(self, rollback: int) -> Decoder:
+        own = 1.0 if self.beta is None else self.beta
+        return Decoder(lambda: DeltaState(self.read), beta=own)
+
+
 OPERATORS: dict[str, type[Operator]] = {
     cls.name: cls
     for cls in (
         *(Dense, Local, BigBird, Resolvent, BlockResolvent, WindowResolvent, PooledResolvent),
-        *(RoutedResolvent, PatternResolvent, TPost, TPre),
+        *(RoutedResolvent, PatternResolvent, Delta, TPost, TPre),
     )
 }

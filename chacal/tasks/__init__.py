@@ -23,12 +23,13 @@ from chacal.tasks.stories import (
     simulate,
 )
 from chacal.tasks.variables import Variables
+from chacal.tasks.variables_symbols import VariableSymbols
 
 TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (
         Chains, Properties, Boxes, PaddedBoxes, BoxesText, BoxesFiles, BoxesForms, Noise, Code,
-        Labelled, Language, Scrolls, Variables, Ruler,
+        Labelled, Language, Scrolls, Variables, Ruler, VariableSymbols,
     )
 }  # fmt: skip
 """Every task by its name."""
@@ -57,6 +58,7 @@ __all__ = [
     "Sentence",
     "Task",
     "Totals",
+    "VariableSymbols",
     "Variables",
     "needed_positions",
     "option",

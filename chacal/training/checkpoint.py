@@ -24,8 +24,11 @@ from chacal._plain import member
 from chacal.training.runs import write_atomic
 
 MARK = "chacal-checkpoint-1"
-GAMMAS = (".gamma_logit", ".learned_gamma.weight", ".chacal_gamma.weight")
-"""How the names of learned γ end."""
+OF_OPERATORS = (
+    ".gamma_logit", ".learned_gamma.weight", ".chacal_gamma.weight",
+    ".attention.beta.weight", ".attention.beta.bias",
+)  # fmt: skip
+"""How the names of learned γ and β end."""
 
 
 class Damaged(ValueError):
@@ -114,8 +117,8 @@ def load_weights(model: torch.nn.Module, path: Path) -> dict[str, Any]:
     tensors, progress = load_checkpoint(path, "model.")
     frozen = frozen_names(model)
     own = {name: x for name, x in model.state_dict().items() if name not in frozen}
-    # an operator that has no γ can stand where one with a learned γ was trained
-    tensors = {k: v for k, v in tensors.items() if k in own or not k.endswith(GAMMAS)}
+    # an operator that has no γ or β can stand where one with a learned one was trained
+    tensors = {k: v for k, v in tensors.items() if k in own or not k.endswith(OF_OPERATORS)}
     missing, foreign = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or foreign:
         raise ValueError(

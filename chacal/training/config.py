@@ -16,7 +16,7 @@ from typing import Any
 from chacal._echo import shown
 from chacal._plain import added, from_plain, to_plain
 from chacal.bench.timing import check_threads
-from chacal.nn.transformer import POSITIONS, Transformer
+from chacal.nn.transformer import EMBED_STD, POSITIONS, Transformer
 from chacal.operators import former_text, parse_operator, spelled_out
 from chacal.tasks import TASKS, Task
 from chacal.tasks.base import option
@@ -44,6 +44,7 @@ class ModelConfig:
     qk_norm: float | None = option(2.0, "temperature of QK-norm; none for plain scores")
     dropout: float = option(0.0, "dropout on every sublayer's output")
     learn_gamma: bool = option(False, "learn γ per head")
+    embed_std: float = added(EMBED_STD, help="how large the numbers of an embedding are at first")
 
     def __post_init__(self) -> None:
         _refuse_infinite(self)
@@ -60,6 +61,8 @@ class ModelConfig:
             raise ValueError(f"mlp_ratio is {self.mlp_ratio}; expected a number of at least 0")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}; expected a share in [0, 1)")
+        if not self.embed_std > 0:
+            raise ValueError(f"embed_std is {self.embed_std}; expected a positive number")
 
     @property
     def pretrained(self) -> None:
@@ -243,6 +246,12 @@ def defaults(task: str) -> tuple[ModelConfig, TrainConfig]:
         return ModelConfig(operators=("dense", "chacal")), TrainConfig(
             steps=2400, batch_size=32, warmup=50, schedule="linear", decay=0.3
         )
+    if task == "variables-symbols":
+        return ModelConfig(
+            operators=("local@2", "chacal"), positions="none", heads=2, embed_std=1.0
+        ), TrainConfig(
+            steps=1200, batch_size=32, lr=2e-3, warmup=50, schedule="linear", decay=0.3,
+        )  # fmt: skip
     if task == "noise":
         return ModelConfig(operators=("chacal", "chacal"), width=64), TrainConfig(
             steps=1500, batch_size=32, eval_every=250

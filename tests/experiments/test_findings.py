@@ -4,7 +4,7 @@ import pytest
 from tables import cells_of, done, found, made
 
 from chacal.experiments.scales import SMOKE
-from chacal.experiments.tables import boxes, branches, cost, heads, leak, regimes, top_k
+from chacal.experiments.tables import boxes, branches, cost, heads, leak, length, regimes, top_k
 from chacal.experiments.tables._arithmetic import best_block, exponent, frontier, tail
 from chacal.report.results import CostPoint
 
@@ -44,6 +44,29 @@ def test_readings_of_algorithm_1_are_compared():
     assert "n//3 34.0 and 39.0; n//4 30.0 and 20.0. The mean is better in 1 of 2." in values
     assert "before the dense layer, L=2 59.0 %" in order
     assert table.findings(some[:2]) == []
+
+
+def test_at_every_length_the_others_are_told_against_exact_chacal():
+    table = length.TABLE
+    some = [
+        of(table, "ChaCAL, L=2, n=16,384", seconds=6.0, accuracy=0.99, **{"accuracy/hops=16": 0.9}),
+        of(table, "Routed resolvent, L=2, n=16,384", seconds=1.5, accuracy=0.98),
+        of(table, "Dense, L=2, n=1,024", seconds=1.0, accuracy=0.5, **{"accuracy/hops=01": 0.7}),
+    ]
+    (said,) = table.findings(some)
+    assert said == (
+        "n = 16,384: ChaCAL, L=2 has 99.0 %; Routed resolvent, L=2 98.0 % in 0.25 of the time."
+    )
+    assert table.findings(some[1:]) == []
+    by_length, by_hops = table.line_plots(some)
+    assert {line.name: (line.x, line.y) for line in by_length.panels[0].lines} == {
+        "ChaCAL, L=2": ((16384,), (99.0,)),
+        "Routed resolvent, L=2": ((16384,), (98.0,)),
+        "Dense, L=2": ((1024,), (50.0,)),
+    }
+    assert [panel.title for panel in by_hops.panels] == ["n = 1,024", "n = 16,384"]
+    assert by_hops.panels[1].lines[0].x == (16,)
+    assert table.line_plots([]) == []
 
 
 def test_smoke_figures_say_nothing():

@@ -138,6 +138,7 @@ def test_A_of_a_window_is_the_banded_softmax(text):
         "window@5",
         "pooled@4",
         "pattern",
+        "delta",
     ],
 )
 def test_rows_of_A_are_causal_and_sum_to_one(text):

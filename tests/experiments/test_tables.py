@@ -12,6 +12,7 @@ from chacal.experiments.tables import TABLES
 from chacal.operators import OPERATORS, parse_operator
 from chacal.tasks import PaddedBoxes
 from chacal.training.config import RunConfig
+from chacal.training.evaluate import override, setting
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -143,6 +144,23 @@ def test_the_papers_sizes():
 def test_every_operator_has_a_row_that_says_whether_it_leaks():
     noise = [c for c in TABLES["fig:leak"].cells(CPU) if c.column == "random tokens"]
     assert {parse_operator(c.row.operator).name for c in noise} == set(OPERATORS)
+
+
+def test_length_is_learned_short_and_asked_long_in_the_same_words():
+    cells = TABLES["fig:length"].cells(CPU)
+    for cell in cells:
+        task = override(cell.run.task, dict(map(setting, cell.evaluation.settings)))
+        assert (task.n, task.hops) == (cell.row.n, 32)
+        assert (task.vocab_size, task.statements) == (cell.run.task.vocab_size, 100)
+        assert cell.run.task.n <= 1024
+        assert cell.operators[0] == "local@2"
+        assert cell.run.model.positions == "none"
+    longest = {cell.row.name for cell in cells if cell.row.n == 65536}
+    assert {"ChaCAL", "Routed resolvent", "Window resolvent"} <= longest
+    assert "Dense" not in longest
+    assert {parse_operator(cell.operators[-1]).name for cell in cells} == {
+        "dense", "chacal", "routed", "window", "pooled", "pattern", "delta"
+    }  # fmt: skip
 
 
 def test_the_two_regimes_tell_the_same_stories():

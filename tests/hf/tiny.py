@@ -39,7 +39,7 @@ EXACT = 1e-10
 SINGLE = 2e-5
 """Llama-type models take norms, and eager softmaxes, in float32 whatever their weights are."""
 
-OPERATORS = ["chacal", "block@4", "window@5", "pooled@4", "routed@4", "pattern"]
+OPERATORS = ["chacal", "block@4", "window@5", "pooled@4", "routed@4", "pattern", "delta"]
 """One of each kind that decodes; a new kind is one more text here."""
 
 VOCABULARY, LAYERS, PAD = 61, 3, 0

@@ -8,6 +8,7 @@ import torch
 import chacal
 from chacal.nn import Attention, Transformer
 from chacal.nn.attention import rotate
+from chacal.nn.views import view_layers
 
 DECODABLE = [
     "dense",
@@ -20,6 +21,8 @@ DECODABLE = [
     "pattern",
     "pattern,offsets=1+3",
     "local@4",
+    "delta",
+    "delta,read=keys,beta=0.5",
 ]
 
 
@@ -32,6 +35,36 @@ def test_attention_is_its_formula():
     Y = chacal.resolvent(torch.softmax(S, -1), v, 0.7)
     expected = layer.out(Y.transpose(1, 2).reshape(2, 9, 12))
     torch.testing.assert_close(layer(x), expected, atol=1e-10, rtol=0)
+
+
+def test_beta_is_computed_from_each_token_unless_the_text_fixes_it():
+    layer = Attention(12, 3, "delta").double()
+    x = torch.randn(2, 9, 12, dtype=torch.float64)
+    q, k, v = layer.project(x)
+    beta = torch.sigmoid(x @ layer.beta.weight.T + layer.beta.bias).transpose(1, 2)
+    Y = chacal.delta_attention(q, k, v, beta=beta)
+    expected = layer.out(Y.transpose(1, 2).reshape(2, 9, 12))
+    torch.testing.assert_close(layer(x), expected, atol=1e-10, rtol=0)
+    layer(x).square().sum().backward()
+    assert layer.beta.weight.grad.abs().min() > 0
+    assert Attention(12, 3, "delta,beta=0.5").beta is None
+    assert Attention(12, 3, "chacal").beta is None
+
+
+def test_what_delta_makes_of_its_weights_is_shown_with_the_betas_it_used():
+    model = Transformer(vocab_size=11, num_classes=7, operators=["delta"], width=16, heads=2)
+    tokens = torch.randint(11, (1, 9))
+    (view,) = view_layers(model, tokens)
+    layer = model.blocks()[0].attention
+    seen = []
+    hook = layer.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
+    model(tokens)
+    hook.remove()
+    x = seen[0]
+    q, k, v = layer.project(x)
+    Y = layer.operator(q, k, v, beta=layer.betas(x))
+    torch.testing.assert_close(view.S @ v[0], Y[0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(view.A, chacal.attention_weights(q, k)[0], atol=1e-5, rtol=0)
 
 
 def test_rotary_scores_depend_on_distance_alone():
@@ -84,6 +117,19 @@ def test_left_padding_changes_nothing(operator):
     torch.testing.assert_close(padded[1:], model(tokens[1:]), atol=1e-10, rtol=0)
 
 
+def test_embeddings_begin_as_large_as_asked_and_nothing_else_changes():
+    models = []
+    for std in ({}, {"embed_std": 1.0}):
+        torch.manual_seed(0)
+        models.append(
+            Transformer(vocab_size=99, num_classes=7, operators=["dense"], width=64, heads=2, **std)
+        )
+    usual, large = (dict(model.named_parameters()) for model in models)
+    assert abs(float(usual["embed.weight"].detach().std()) - 0.02) < 1e-3
+    assert abs(float(large["embed.weight"].detach().std()) - 1) < 0.05
+    assert all(torch.equal(usual[name], large[name]) for name in usual if name != "embed.weight")
+
+
 def test_stacked_symbols_are_summed_and_answered_apart():
     model = Transformer(
         vocab_size=12, num_classes=5, operators=["chacal"], width=16, heads=2, symbols=3
@@ -113,6 +159,7 @@ def test_autocast_keeps_the_operator_in_float32():
         ({"positions": "factorised", "max_length": 8}, "period is None"),
         ({"operators": []}, "operators is empty"),
         ({"qk_norm": 0.0}, "qk_norm is 0.0"),
+        ({"embed_std": 0.0}, "embed_std is 0.0"),
         ({"width": 6, "heads": 2}, "rotary needs an even width"),
     ],
 )

@@ -13,6 +13,7 @@ from chacal.operators import (
     OPERATORS,
     BigBird,
     BlockResolvent,
+    Delta,
     Dense,
     Learn,
     Local,
@@ -79,6 +80,10 @@ TEXTS = [
      "pattern,offsets=1+2+5,gamma=0.5"),
     ("pattern,offsets=5+1+2", PatternResolvent(offsets=(5, 1, 2)), None),
     ("pattern,offsets=7", PatternResolvent(offsets=(7,)), None),
+    ("delta", Delta(), None),
+    ("delta,read=queries", Delta(), "delta"),
+    ("delta,read=keys,beta=0.5", Delta(beta=0.5, read="keys"), "delta,beta=0.5,read=keys"),
+    ("delta,beta=None", Delta(), "delta"),
     (" block/3 , rows=mean ", BlockResolvent(divisor=3, rows="mean"), "block/3,rows=mean"),
 ]  # fmt: skip
 
@@ -178,6 +183,9 @@ def test_operators_take_their_options_by_name_only():
         ("pattern,offsets=1+-2", r"offsets is \(1, -2\); expected"),
         ("pattern,offsets=1+1", r"offsets is \(1, 1\); expected .*different"),
         ("pattern,offsets=1,2", "has the option '2'; pattern takes offsets=..., gamma=..."),
+        ("delta,beta=2", r"operator 'delta,beta=2': beta is 2.0; expected a number in \[-1, 1\]"),
+        ("delta,beta=nan", "beta is nan"),
+        ("delta,read=values", "read is 'values'; expected one of 'queries', 'keys'"),
         ("bigbird,links=-1", "links is -1"),
         ("dense,top_k=0", "operator 'dense,top_k=0': top_k is 0"),
         ("chacal,gamma=1", r"operator 'chacal,gamma=1': gamma is 1.0; expected .*\[0, 1\)"),
@@ -287,6 +295,9 @@ def pruned(q, k, v, gamma, diagonal):
              *x, block_size=2, near=0, routes=2, parts=2, score="bound", gamma=0.3)),
         ("pooled@2,near=2,gamma=0.3",
          lambda *x: chacal.pooled_resolvent_attention(*x, block_size=2, near=2, gamma=0.3)),
+        ("delta", chacal.delta_attention),
+        ("delta,beta=0.3,read=keys",
+         lambda *x: chacal.delta_attention(*x, beta=0.3, read="keys")),
         ("pattern", chacal.pattern_resolvent_attention),
         ("pattern,offsets=1+3,gamma=0.3",
          lambda *x: chacal.pattern_resolvent_attention(*x, offsets=(1, 3), gamma=0.3)),
@@ -325,7 +336,9 @@ def test_scale_and_mask_reach_the_function():
     mask[0, :3] = False
     for text, _, _ in TEXTS:
         operator = chacal.parse_operator(text)
-        assert torch.allclose(operator(q, k, v, scale=0.2), operator(q * 0.4, k, v), atol=1e-12)
+        # keys too, for they may be what searches
+        smaller = operator(q * 0.4**0.5, k * 0.4**0.5, v)
+        assert torch.allclose(operator(q, k, v, scale=0.2), smaller, atol=1e-12)
         masked = operator(q, k, v, mask=mask)
         assert bool((masked[0, :, :3] == 0).all())
         assert torch.allclose(

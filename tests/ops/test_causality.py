@@ -13,6 +13,7 @@ from cases import CAUSAL, LEAF_CROSSING, LEAKY, draw_qkv, far, leaves
 import chacal
 from chacal.operators import OPERATORS
 from chacal.ops.blockwise import BRANCHES, VALUES
+from chacal.ops.delta import READS
 from chacal.ops.pattern import PATTERNS
 from chacal.ops.resolvent import DIAGONALS, PRUNINGS
 from chacal.ops.routing import SCORES
@@ -71,6 +72,8 @@ def test_leaky_operators_leak_through_attention_and_say_so(text):
         "pattern",
         "pattern,offsets=squares",
         "pattern,offsets=1+70",
+        "delta",
+        "delta,beta=0.5,read=keys",
         "block@70",
         "block@13,columns=mean",
         "block@13,values=rows",
@@ -93,7 +96,11 @@ def test_the_future_may_change_and_the_past_stays_bit_for_bit(text, d_v):
 
 
 @pytest.mark.parametrize(
-    "text", ["chacal", "window@40", "pooled@16", "routed@16", "block@70", "block@13,values=rows"]
+    "text",
+    [
+        *("chacal", "window@40", "pooled@16", "routed@16", "block@70", "block@13,values=rows"),
+        *("delta", "delta,read=keys"),
+    ],
 )
 @pytest.mark.parametrize("d_v", [3, 5])
 def test_gradients_across_tiles_do_not_come_from_the_future(text, d_v):
@@ -108,7 +115,7 @@ def test_every_operator_and_option_is_covered():
     operators = [chacal.parse_operator(text) for text in CAUSAL + LEAKY]
     assert {type(operator) for operator in operators} == set(OPERATORS.values())
     choices = {"rows": ROWS, "columns": COLUMNS, "branches": BRANCHES, "diagonal": DIAGONALS,
-               "score": SCORES, "prune": PRUNINGS, "values": VALUES}  # fmt: skip
+               "score": SCORES, "prune": PRUNINGS, "values": VALUES, "read": READS}  # fmt: skip
     for cls in OPERATORS.values():
         mine = [operator for operator in operators if type(operator) is cls]
         for field in dataclasses.fields(cls):

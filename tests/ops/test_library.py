@@ -15,7 +15,7 @@ OPERATORS = {
 }
 
 COMPILED = ["chacal", "window@5", "pooled@4", "pooled", "routed@4", "routed,routes=2", "pattern",
-            "pattern,offsets=1+5", "block/3", "block@4,rows=last"]  # fmt: skip
+            "pattern,offsets=1+5", "delta", "block/3", "block@4,rows=last"]  # fmt: skip
 
 # the compiler itself reads .grad of what is no leaf
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
@@ -30,6 +30,11 @@ def test_pytorch_accepts_the_operator(name, gamma_learns):
     torch.library.opcheck(op, (*inputs, gamma, *OPERATORS[name]))
 
 
+def test_pytorch_accepts_delta_with_its_beta_for_every_token():
+    inputs = leaves(*draw_qkv(2, n=11, d_v=2), torch.full((2, 11, 1), 0.5, dtype=torch.float64))
+    torch.library.opcheck(torch.ops.chacal.delta.default, (*inputs, 0.5))
+
+
 @pytest.mark.parametrize("text", COMPILED)
 def test_one_graph_for_all_lengths(text):
     operator = chacal.parse_operator(text)
@@ -40,7 +45,8 @@ def test_one_graph_for_all_lengths(text):
         for n in (20, 23, 31):
             inputs = draw_qkv(2, n=n, d_v=2)
             ours, theirs = ([*leaves(*inputs), gamma] for _ in range(2))
-            Y, Y_compiled = operator(*ours[:3], gamma=gamma), compiled(*theirs[:3], gamma=gamma)
+            given = {"beta" if operator.has_beta else "gamma": gamma}
+            Y, Y_compiled = operator(*ours[:3], **given), compiled(*theirs[:3], **given)
             assert far(Y_compiled, Y) < EXACT
             weights = torch.linspace(-1, 1, Y.numel(), dtype=Y.dtype).view_as(Y)
             found = torch.autograd.grad((Y_compiled * weights).sum(), theirs)
@@ -48,7 +54,7 @@ def test_one_graph_for_all_lengths(text):
                 assert far(a, b) < EXACT
 
 
-@pytest.mark.parametrize("text", ["chacal", "block/3", "routed@8"])
+@pytest.mark.parametrize("text", ["chacal", "block/3", "routed@8", "delta"])
 def test_a_model_compiles_and_exports_whole(text):
     torch.manual_seed(0)
     model = chacal.nn.Transformer(

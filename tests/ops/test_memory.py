@@ -49,7 +49,7 @@ def test_the_watch_sees_a_matrix_that_is_there():
 
 @pytest.mark.parametrize("d_v", [4, 3])
 @pytest.mark.parametrize(
-    "text", ["chacal", "chacal,diagonal=drop", "block@256", "block/3,rows=mean"]
+    "text", ["chacal", "chacal,diagonal=drop", "block@256", "block/3,rows=mean", "delta"]
 )
 def test_the_exact_operators_hold_no_matrix(text, d_v):
     watch = watched(text, d_v)

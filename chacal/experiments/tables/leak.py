@@ -58,7 +58,8 @@ class LeakTable(Table[Row]):
         everything = (
             "dense", f"local@{m}", f"bigbird@{m}", "chacal", "chacal,diagonal=drop", f"window@{m}",
             f"pooled@{m},near=0", f"pooled@{m},near=1", f"routed@{m},routes=2",
-            "pattern,offsets=powers", "pattern,offsets=squares", "t_post,top_k=3", "t_pre,top_k=3",
+            "pattern,offsets=powers", "pattern,offsets=squares", "delta", "t_post,top_k=3",
+            "t_pre,top_k=3",
             *poolings, f"block@{m},values=rows,branches=local",
         )  # fmt: skip
         block = "block/3,values=rows"
