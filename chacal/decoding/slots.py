@@ -59,16 +59,6 @@ class FixedState:
         """All that is kept."""
         return [getattr(self, name) for name in self.names]
 
-    def reset(self) -> None:
-        """Back to no tokens."""
-        for x in self.tensors():
-            x.zero_()
-
-    def reorder(self, index: Tensor) -> None:
-        """Sequence i becomes what sequence index[i] was, where it stands."""
-        for x in self.tensors():
-            x.copy_(x.index_select(0, index))
-
     def step(
         self, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, t: Tensor
     ) -> Tensor:
