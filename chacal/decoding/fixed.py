@@ -21,6 +21,7 @@ from chacal.decoding.slots import (
     take,
 )
 from chacal.decoding.states import BlockState, ExactState, RoutedState, TiledState
+from chacal.ops.cards import decode_on_card
 from chacal.ops.pattern import offsets_below
 from chacal.ops.tiled import View
 
@@ -62,6 +63,9 @@ class FixedView(FixedState):
         """Y (batch, heads, 1, d_v) of the tokens at places t (batch,)."""
         slot = t % self.ring
         put(self.k, slot, k)
+        if self.kernel is not None:
+            gammas = gamma[..., 0, 0]
+            return decode_on_card(self.kernel, q, v, gammas, self.k, self.Z, t, scale)
         # what stood here is out of sight, but 0 times NaN would be NaN
         put(self.Z, slot, over_heads(v, self.heads))
         H, Z_t = self._solve(q, k, v, gamma, scale, *self._seen(q, scale, t))

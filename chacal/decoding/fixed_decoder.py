@@ -36,8 +36,7 @@ class FixedDecoder:
     def allocate(self, q: Tensor, k: Tensor, v: Tensor) -> None:
         """All memory, for tokens as these; they are not read."""
         kind = FIXED[type(self._like)]
-        compute = torch.promote_types(q.dtype, torch.float32)
-        self.state = kind(self._like, self.capacity, q.detach().to(compute), k, v)
+        self.state = kind(self._like, self.capacity, q, k, v)
         self.lengths = torch.zeros(q.shape[0], dtype=torch.long, device=q.device)
 
     def tensors(self) -> list[Tensor]:
@@ -103,9 +102,8 @@ class FixedDecoder:
     ) -> Tensor:
         assert self.state is not None
         assert self.lengths is not None
-        compute = torch.promote_types(q.dtype, torch.float32)
         dtype = q.dtype
-        q, k, v = (x.to(compute) for x in (q, k, v))
+        q, k, v = (x.to(self.state.dtype) for x in (q, k, v))
         if mask is not None:
             real = mask[:, :, None, None]
             # what stands at padding may be anything, NaN too

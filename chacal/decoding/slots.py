@@ -24,6 +24,7 @@ from torch import Tensor
 
 from chacal.decoding.buffers import Buffer
 from chacal.decoding.states import State
+from chacal.ops import cards
 
 
 class FixedState:
@@ -33,27 +34,32 @@ class FixedState:
     drop = False
 
     def __init__(self, like: Any, capacity: int, q: Tensor, k: Tensor, v: Tensor) -> None:
-        """Room for `capacity` tokens.
+        """Room for `capacity` tokens; only shapes, dtype and device of q, k and v count.
+
+        A kernel reads half precision as it is; without one, all is kept as it is computed.
 
         Args:
             like: the state that grows.
             capacity: tokens that a sequence has at most.
-            q: (batch, heads, c, d), of which shape and device count, and the dtype is kept.
+            q: (batch, heads, c, d).
             k: (batch, key heads, c, d).
             v: (batch, key heads, c, d_v).
         """
         self.like, self.capacity = like, capacity
         self.batch, self.heads, self.key_heads = q.shape[0], q.shape[1], k.shape[1]
-        self._like, self.d, self.d_v = q, k.shape[-1], v.shape[-1]
+        self.d, self.d_v, self.device = k.shape[-1], v.shape[-1], q.device
+        self.kernel = like.kernel if cards.fits(q, v) else None
+        compute = torch.promote_types(q.dtype, torch.float32)
+        self.dtype = compute if self.kernel is None else q.dtype
         self._make()
-        del self._like
 
     def _make(self) -> None:
         """Allocate."""
         raise NotImplementedError
 
     def _room(self, heads: int, slots: int, width: int) -> Tensor:
-        return self._like.new_zeros(self.batch, heads, slots, width)
+        shape = (self.batch, heads, slots, width)
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
     def tensors(self) -> list[Tensor]:
         """All that is kept."""
