@@ -35,6 +35,7 @@ from chacal.ops.inputs import (
     check_qkv,
     check_scale,
     may_read,
+    over_heads,
 )
 
 
@@ -112,8 +113,9 @@ class Decoder:
 
         Args:
             q: (..., c, d) queries of the c new tokens.
-            k: (..., c, d) keys.
-            v: (..., c, d_v) values.
+            k: (..., c, d) keys; of (batch, heads, c, d), heads may be a divisor of q's, as in
+                grouped-query attention, and are kept as they are.
+            v: (..., c, d_v) values, with as many heads as k; Z is kept for each of q's.
             mask: (batch, c) boolean, True for real tokens.
             scale: multiplies q·k; None is 1/√d.
             gamma: γ, if not the operator's own.
@@ -121,7 +123,12 @@ class Decoder:
         Returns:
             (..., c, d_v) in q's dtype; zeros at padding.
         """
-        check_qkv(q, k, v)
+        # of (batch, c, d), the last leading dimension is no head
+        check_qkv(q, k, v, grouped=q.ndim > 3)
+        if k.shape != q.shape:
+            if (groups := q.shape[-3] // k.shape[-3]) != self._groups:
+                self.share_keys(groups)
+            k, v = (over_heads(x, q.shape[-3]) for x in (k, v))
         kind = (q.dtype, q.device, q.shape[-1], v.shape[-1])
         if self._leading is not None and (q.shape[:-2], kind) != (self._leading, self._kind):
             raise ValueError(

@@ -15,13 +15,13 @@ from chacal.decoding.slots import (
     grown,
     hide,
     like_heads,
-    over_heads,
     put,
     scores,
     take,
 )
 from chacal.decoding.states import BlockState, ExactState, RoutedState, TiledState
 from chacal.ops.cards import decode_on_card
+from chacal.ops.inputs import over_heads
 from chacal.ops.pattern import offsets_below
 from chacal.ops.tiled import View
 

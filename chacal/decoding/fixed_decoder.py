@@ -12,9 +12,9 @@ from torch import Tensor
 
 from chacal.decoding.decoder import Decoder, extend_state
 from chacal.decoding.fixed import FIXED
-from chacal.decoding.slots import FixedState, over_heads
+from chacal.decoding.slots import FixedState
 from chacal.ops.guard import no_autocast
-from chacal.ops.inputs import Gamma, check_count, check_gamma, check_scale
+from chacal.ops.inputs import Gamma, check_count, check_gamma, check_scale, over_heads
 
 
 class FixedDecoder:

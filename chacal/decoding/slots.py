@@ -25,6 +25,7 @@ from torch import Tensor
 from chacal.decoding.buffers import Buffer
 from chacal.decoding.states import State
 from chacal.ops import cards
+from chacal.ops.inputs import over_heads
 
 
 class FixedState:
@@ -121,12 +122,6 @@ def scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
 def hide(S: Tensor, hidden: Tensor) -> Tensor:
     """Scores (batch, heads, 1, s) without those that are `hidden` (batch, s)."""
     return S.masked_fill(hidden[:, None, None], -math.inf)
-
-
-def over_heads(x: Tensor, heads: int) -> Tensor:
-    """(batch, key heads, n, d) -> (batch, heads, n, d)."""
-    groups = heads // x.shape[1]
-    return x if groups == 1 else x.repeat_interleave(groups, 1)
 
 
 def put(buffer: Tensor, slot: Tensor, x: Tensor) -> None:

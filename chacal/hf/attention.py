@@ -55,7 +55,7 @@ def attend(
         module: the attention module; its operator is `chacal_operator`, its γ, if it learns one,
             `chacal_gamma`, and its state, where there is a cache, `chacal_layer`.
         query: (batch, heads, c, d).
-        key: (batch, key heads, c, d), repeated to all heads here.
+        key: (batch, key heads, c, d).
         value: (batch, key heads, c, d_v).
         attention_mask: what the model made for its attention implementation.
         scaling: multiplies q·k.
@@ -139,9 +139,6 @@ def _attend(
         Y = layer.attend(q, k, v, attention_mask, scaling, gamma=gamma, kwargs=kwargs)
         return _given_back(Y, value.dtype)
     seen = read_mask(attention_mask, query.shape[0], past, count, kwargs)
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1:
-        k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
     if seen.cu_seqlens is not None:
         if layer is not None:
             raise ValueError(PACKED)
@@ -149,7 +146,7 @@ def _attend(
     elif layer is None:
         Y = operator(q, k, v, mask=seen.real, scale=scaling, gamma=gamma)
     else:
-        Y = layer.attend(q, k, v, seen.real, scaling, gamma=gamma, groups=groups)
+        Y = layer.attend(q, k, v, seen.real, scaling, gamma=gamma)
     return _given_back(nn.functional.dropout(Y, dropout, training=module.training), value.dtype)
 
 

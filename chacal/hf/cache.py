@@ -57,7 +57,6 @@ class OperatorLayer(CacheLayerMixin):
         """Back to no tokens."""
         self.length = 0
         self._batch = 0
-        self._groups = 1
         self.decoder: Decoder | None = None
         self._unread: dict[str, Any] | None = None  # what the decoder has yet to be told
 
@@ -70,18 +69,16 @@ class OperatorLayer(CacheLayerMixin):
         scale: float | None,
         *,
         gamma: Tensor | None = None,
-        groups: int = 1,
     ) -> Tensor:
         """Outputs of c new tokens, given all before them.
 
         Args:
             q: (batch, heads, c, d) queries.
-            k: (batch, heads, c, d) keys.
-            v: (batch, heads, c, d_v) values.
+            k: (batch, key heads, c, d) keys.
+            v: (batch, key heads, c, d_v) values.
             mask: (batch, length + c) boolean, True for real tokens; None if all are.
             scale: multiplies q·k.
             gamma: (heads,) a learned γ; None for the operator's own.
-            groups: heads that have the same keys, which are then kept once.
 
         Returns:
             (batch, heads, c, d_v); zeros at padding.
@@ -89,7 +86,6 @@ class OperatorLayer(CacheLayerMixin):
         check_past(mask, self._past_mask(), self.length)
         inputs = (q, k, v) if gamma is None else (q, k, v, gamma)
         trains = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
-        self._groups = groups
         if trains and self.length:
             raise ValueError(
                 f"the cache holds {self.length} tokens of a layer with {self.operator}, and "
@@ -120,7 +116,6 @@ class OperatorLayer(CacheLayerMixin):
                 self.decoder = self.operator.decoder(rollback=self.rollback)
             except ValueError as error:
                 raise ValueError(f"{error}; or use_cache=False") from None
-            self.decoder.share_keys(self._groups)
         if self._unread is not None:
             self.decoder.extend(**self._unread)
             self._unread = None

@@ -43,8 +43,9 @@ def run(
     Args:
         core: the operator on (B, n, d).
         q: (..., n, d) queries.
-        k: (..., n, d) keys.
-        v: (..., n, d_v) values.
+        k: (..., n, d) keys; of (..., heads, n, d), heads may be a divisor of q's, as in
+            grouped-query attention, and each is for as many query heads that follow each other.
+        v: (..., n, d_v) values, with as many heads as k.
         gamma: γ in [0, 1): a float, or a tensor that broadcasts over the leading dimensions.
         scale: multiplies q·k; None is 1/√d.
         mask: (batch, n) boolean, True for real tokens.
@@ -58,9 +59,12 @@ def run(
     Returns:
         (..., n, d_v) in q's dtype, zeros at padding.
     """
-    check_qkv(q, k, v)
+    # of (batch, n, d) with a mask, the last leading dimension is no head
+    check_qkv(q, k, v, grouped=mask is None or q.ndim > 3)
     scale = check_scale(scale, q.shape[-1])
     gammas = check_gamma(gamma, q)
+    if k.shape != q.shape and not (kernel is not None and fits(q, v)):
+        k, v = (over_heads(x, q.shape[-3]) for x in (k, v))  # kernels read them in place
     if cu_seqlens is not None:
         if mask is not None:
             raise ValueError(
@@ -160,8 +164,12 @@ def _over_rows(flags: Tensor, ndim: int) -> Tensor:
     return flags.reshape(flags.shape[0], *[1] * (ndim - 3), flags.shape[1], 1)
 
 
-def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Same leading shape and length, n >= 1, one float dtype, one device."""
+def check_qkv(q: Tensor, k: Tensor, v: Tensor, grouped: bool = False) -> None:
+    """Same leading shape and length, n >= 1, one float dtype, one device.
+
+    Where `grouped`, k and v may have fewer heads (the last leading dimension), each for a group of
+    q's that follow each other.
+    """
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
             raise ValueError(f"{name} is {type(x).__name__}; expected a torch.Tensor")
@@ -177,12 +185,27 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
             raise ValueError(
                 f"{name} is on device {x.device} and q on {q.device}; expected one device"
             )
+    if grouped and v.shape[:-1] == k.shape[:-1] and _are_grouped(q, k):
+        return
     if k.shape != q.shape:
-        raise ValueError(f"k has shape {tuple(k.shape)}; expected q's, {tuple(q.shape)}")
+        also = ", or v's heads and a divisor of q's" if grouped else ""
+        raise ValueError(f"k has shape {tuple(k.shape)}; expected q's, {tuple(q.shape)}{also}")
     if v.shape[:-1] != q.shape[:-1]:
         raise ValueError(
             f"v has shape {tuple(v.shape)}; expected {tuple(q.shape[:-1])} and any width"
         )
+
+
+def _are_grouped(q: Tensor, k: Tensor) -> bool:
+    """Whether k (..., key heads, n, d) has fewer heads than q, each for as many of these."""
+    if q.ndim < 3 or (*k.shape[:-3], *k.shape[-2:]) != (*q.shape[:-3], *q.shape[-2:]):
+        return False
+    return 0 < k.shape[-3] < q.shape[-3] and q.shape[-3] % k.shape[-3] == 0
+
+
+def over_heads(x: Tensor, heads: int) -> Tensor:
+    """(..., key heads, n, d) -> (..., heads, n, d): what a group shares, for each of its heads."""
+    return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], -3)
 
 
 def check_scale(scale: float | None, d: int) -> float:
