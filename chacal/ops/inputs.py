@@ -20,6 +20,7 @@ from torch import Tensor
 from chacal.ops.cards import Kernel, attend_on_card, fits
 from chacal.ops.guard import Core, guarded, no_autocast
 from chacal.ops.packed import attend_packed
+from chacal.ops.ragged import RAGGED, ByLength
 
 Gamma = float | Tensor
 
@@ -34,7 +35,7 @@ def run(
     scale: float | None,
     mask: Tensor | None,
     cu_seqlens: Tensor | None = None,
-    length_matters: bool = False,
+    by_length: ByLength | None = None,
     causal: bool = True,
     kernel: Kernel | None = None,
 ) -> Tensor:
@@ -50,8 +51,8 @@ def run(
         scale: multiplies q·k; None is 1/√d.
         mask: (batch, n) boolean, True for real tokens.
         cu_seqlens: (sequences + 1,) where packed sequences begin, and n (packed.py).
-        length_matters: whether a row's output depends on n itself (blocks of n//3, say) or on
-            later tokens; such an operator runs once per distinct length instead of once.
+        by_length: where a row's output depends on n itself (blocks of n//3, say) or on later
+            tokens; such an operator runs once per distinct length instead of once (ragged.py).
         causal: whether no row depends on a later token; then a bad one (NaN, infinity, a number
             too large) cannot reach earlier rows (guard.py).
         kernel: what computes the same on a GPU (cards.py).
@@ -78,7 +79,7 @@ def run(
         def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
             return run(
                 core, q, k, v, gamma=gammas, scale=scale, mask=mask,
-                length_matters=length_matters, causal=causal,
+                by_length=by_length, causal=causal,
             )  # fmt: skip
 
         return attend_packed(attend, q, k, v, cu_seqlens)
@@ -88,14 +89,18 @@ def run(
     if q.ndim == 2:
         return run(
             core, q[None], k[None], v[None], gamma=gamma, scale=scale, mask=mask[None],
-            length_matters=length_matters, causal=causal, kernel=kernel,
+            by_length=by_length, causal=causal, kernel=kernel,
         )[0]  # fmt: skip
     order, counts = front_order(mask)
     q, k, v = (take_rows(x, order) for x in (q, k, v))
     # what stands at padding may be anything, NaN too: it must not reach a product
     real = _over_rows(torch.arange(mask.shape[1], device=q.device) < counts[:, None], q.ndim)
     q, k, v = (torch.where(real, x, 0) for x in (q, k, v))
-    if length_matters:
+    if by_length is not None and torch.compiler.is_compiling():
+        gammas = gammas.expand(q.shape[:-2]).to(torch.promote_types(q.dtype, torch.float32))
+        with no_autocast(q.device):
+            Y = RAGGED(q, k, v, gammas, counts, scale, *by_length)
+    elif by_length is not None:
         Y = v.new_zeros(v.shape)
         gammas = gammas.expand(q.shape[:-2])
         # without a real token, once all the same, for no row: gradients are zero, not missing
