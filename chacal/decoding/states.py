@@ -67,10 +67,8 @@ class ExactState(BufferedState):
     def extend(self, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         """Outputs (B, c, d_v) of c new tokens."""
         past, count = self.length, q.shape[1]
-        if count == 1 and cards.fits(q, v):
-            Y = one_on_card(self, q, k, v, gamma, scale)
-            self.length += 1
-            return Y
+        if (count == 1 or not past) and cards.fits(q, v):
+            return on_card(self, q, k, v, gamma, scale)
         if count == 1:
             return (1 - gamma) * self._one_row(q, k, v, gamma, scale)
         rows = Rows(q, self.k.append(k), v, gamma, scale, self.drop, self.Z.append(v))
@@ -106,16 +104,24 @@ class ExactState(BufferedState):
         self.length = length
 
 
-def one_on_card(state: Any, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
-    """Y (B, 1, d_v) of a token by the state's kernel, which is told where its buffers are."""
-    past = state.k.length
+def on_card(state: Any, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+    """Y (B, c, d_v) by the state's kernel, of the first tokens or of one more."""
+    past, count = state.k.length, q.shape[1]
     state.k.add(k)
-    state.Z.add(v)  # room, to which the kernel writes
-    lengths = torch.full((1,), past, device=q.device)
-    return cards.decode_on_card(
-        state.kernel, q[None], v[None, :: state.groups], gamma.view(1, -1), state.k.slots[None],
-        state.Z.slots[None], lengths, scale,
-    )[0]  # fmt: skip
+    gamma, shared_v = gamma.view(1, -1), v[None, :: state.groups]
+    if count > 1:
+        keys = k[None, :: state.groups]
+        Y, Z = cards.solve_on_card(state.kernel, q[None], keys, shared_v, gamma, scale)
+        state.Z.add(Z[0])
+    else:
+        state.Z.add(v)  # room, to which the kernel writes
+        lengths = torch.full((1,), past, device=q.device)
+        Y = cards.decode_on_card(
+            state.kernel, q[None], shared_v, gamma, state.k.slots[None], state.Z.slots[None],
+            lengths, scale,
+        )  # fmt: skip
+    state.length += count
+    return Y[0]
 
 
 class TiledState(BufferedState):
@@ -135,9 +141,9 @@ class TiledState(BufferedState):
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         """Outputs (B, c, d_v) of c new tokens."""
-        if q.shape[1] == 1 and self.kernel is not None and cards.fits(q, v):
-            Y = one_on_card(self, q, k, v, gamma, scale)
-            self.length += 1
+        fits = self.kernel is not None and cards.fits(q, v)
+        if fits and (q.shape[1] == 1 or not self.length):
+            Y = on_card(self, q, k, v, gamma, scale)
         else:
             Y = (1 - gamma) * self._extend(q, k, v, gamma, scale)
         keep = self._oldest_needed(max(0, self.length - self.rollback))

@@ -64,6 +64,21 @@ def attend_on_card(
     return Y.reshape(*leading, *Y.shape[-2:])
 
 
+def solve_on_card(
+    kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Y and Z (batch, heads, n, d_v) of a first run of tokens; a decoder keeps Z.
+
+    As `attend_on_card`, of (batch, heads, n, d), k and v with fewer heads perhaps, and no gradient.
+    """
+    Y, Z, _ = TRITON.op(q, k, v, gamma, None, scale, kernel.drop, kernel.window)
+    if not kernel.drop:
+        # the kernel counts values from the first: rows of A sum to 1, so c gives c / (1-γ)
+        first = v[:, :, :1].repeat_interleave(q.shape[1] // v.shape[1], 1)
+        Z = Z + first / (1 - gamma[..., None, None])
+    return Y, Z
+
+
 def decode_on_card(
     kernel: Kernel,
     q: Tensor,

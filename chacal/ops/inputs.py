@@ -190,9 +190,9 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor, grouped: bool = False) -> None:
             raise ValueError(
                 f"{name} is on device {x.device} and q on {q.device}; expected one device"
             )
-    if grouped and v.shape[:-1] == k.shape[:-1] and _are_grouped(q, k):
-        return
     if k.shape != q.shape:
+        if grouped and v.shape[:-1] == k.shape[:-1] and _are_grouped(q, k):
+            return
         also = ", or v's heads and a divisor of q's" if grouped else ""
         raise ValueError(f"k has shape {tuple(k.shape)}; expected q's, {tuple(q.shape)}{also}")
     if v.shape[:-1] != q.shape[:-1]:

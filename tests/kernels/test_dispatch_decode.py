@@ -49,7 +49,7 @@ def run(decoder, inputs, cuts, **options):
     return torch.cat([decoder.extend(*part, **options) for part in parts], 2)
 
 
-CUTS = [5, 1, 1, 7, *[1] * 11]
+CUTS = [1, 4, 1, 1, 7, *[1] * 11]
 
 
 @pytest.mark.parametrize("text", OPERATORS)
@@ -62,7 +62,7 @@ def test_the_decoder_that_grows(text, ran, device):
     full = [q, *(x.repeat_interleave(2, 1) for x in (k, v))]
     options = {} if gamma is None else {"gamma": gamma}
     Y = run(decoder, full, CUTS, **options)
-    assert ran == [torch.float32] * 13
+    assert ran == [torch.float32] * 14
     assert far(Y, oracle(text, q, k, v, gamma)) < SINGLE
     # what the kernel left in the cache goes on
     decoder.crop(23)
@@ -70,7 +70,7 @@ def test_the_decoder_that_grows(text, ran, device):
     assert far(rest, Y[:, :, 23:]) < SINGLE
 
 
-@pytest.mark.parametrize("text", OPERATORS)
+@pytest.mark.parametrize("text", ["chacal", "window@9"])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_decoder_of_fixed_size(text, compiled, ran, device):
     q, k, v = grouped(25, device)
@@ -99,6 +99,25 @@ def test_half_precision_is_kept_as_it_is(ran, device):
     assert ran == [torch.bfloat16] * 12
     assert Y.dtype == torch.bfloat16
     assert far(Y.double(), oracle("chacal,gamma=0.5", *inputs)) < 0.05
+
+
+@pytest.mark.parametrize("text", ["chacal,diagonal=drop", "window@9"])
+def test_a_prompt_goes_to_the_kernel_of_whole_sequences(text, ran, device, monkeypatch):
+    solved, plain = [], cards.solve_on_card
+
+    def watched(kernel, q, k, v, gamma, scale):
+        solved.append((q.shape[1], k.shape[1], q.shape[2]))
+        return plain(kernel, q, k, v, gamma, scale)
+
+    monkeypatch.setattr(cards, "solve_on_card", watched)
+    inputs = grouped(20, device)
+    for decoder in (
+        chacal.parse_operator(text).decoder(),
+        chacal.parse_operator(text).fixed_decoder(20),
+    ):
+        Y = run(decoder, inputs, [8, 3, *[1] * 9])
+        assert far(Y, oracle(text, *inputs)) < SINGLE
+    assert solved == [(8, 4, 8)] * 2  # once for each, with the keys of a group once
 
 
 @pytest.mark.parametrize("text", ["pooled@4", "routed@4", "block@4", "pattern"])
