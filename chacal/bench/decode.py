@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from chacal._memory import check_fits
-from chacal.bench.timing import Timed, interleave
+from chacal.bench.timing import Timed, device_bytes, interleave, place
 from chacal.decoding.buffers import Buffer
 from chacal.operators import parse_operator
 from chacal.ops.inputs import check_count
@@ -80,6 +80,8 @@ def measure(
     width: int = 64,
     batch: int = 1,
     rounds: int = 9,
+    device: str = "cpu",
+    dtype: str = "float32",
     report: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
     """Time per token of `operators` after `contexts`, in turns with SDPA.
@@ -91,11 +93,14 @@ def measure(
         width: d of a head.
         batch: sequences.
         rounds: timed calls of each, of `TOKENS` tokens.
+        device: "cpu" or "cuda".
+        dtype: of q, k and v, by name.
         report: called with each row as soon as it is known.
 
     Returns:
         one row per context and operator, SDPA's first.
     """
+    where = place(device)
     counts = {"heads": heads, "width": width, "batch": batch, "rounds": rounds}
     for name, value in [*(("context", n) for n in contexts), *counts.items()]:
         check_count(name, value)
@@ -103,21 +108,23 @@ def measure(
         check_fits(
             f"a context of {context} with {batch} x {heads} heads of {width}",
             # q, k and v, and the keys and values that the baseline keeps
-            4 * batch * heads * context * width * 5,
+            getattr(torch, dtype).itemsize * batch * heads * context * width * 5,
             "a shorter context, fewer heads or a smaller batch",
+            device_bytes(device),
         )
     rows = []
     for context in contexts:
         caches = {text: _cache(text) for text in (BASELINE, *operators)}
         generator = torch.Generator().manual_seed(context)
         shape = (batch, heads, context + TOKENS, width)
-        inputs = [torch.randn(shape, generator=generator) for _ in range(3)]
+        drawn = (torch.randn(shape, generator=generator) for _ in range(3))
+        inputs = [x.to(where, getattr(torch, dtype)) for x in drawn]
         with torch.no_grad():
             for cache in caches.values():
                 cache.extend(*(x[:, :, :context] for x in inputs))
             kept = {text: cache.nbytes for text, cache in caches.items()}
             calls = {text: _call(cache, inputs, context) for text, cache in caches.items()}
-            timings = interleave(calls, rounds)
+            timings = interleave(calls, rounds, device=device)
         for text, timing in timings.items():
             row = Row(
                 operator=text,

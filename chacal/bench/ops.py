@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from chacal._memory import check_fits
-from chacal.bench.timing import Timed, check_threads, interleave, peak_memory
+from chacal.bench.timing import (
+    Timed,
+    check_threads,
+    device_bytes,
+    interleave,
+    peak_memory,
+    place,
+)
 from chacal.operators import parse_operator
 from chacal.ops.guard import finite, moderate
 from chacal.ops.inputs import check_count
@@ -63,6 +70,8 @@ def measure(
     backward: bool = False,
     rounds: int = 7,
     baseline: bool = True,
+    device: str = "cpu",
+    dtype: str = "float32",
     report: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
     """Times of `operators` at `lengths`, forward or forward and backward, in turns with SDPA.
@@ -76,22 +85,25 @@ def measure(
         backward: whether the gradients of q, k and v are part of it.
         rounds: timed calls of each.
         baseline: whether SDPA is timed too; without it there are no ratios.
+        device: "cpu" or "cuda".
+        dtype: of q, k and v, by name.
         report: called with each row as soon as it is known.
 
     Returns:
         one row per length and operator, SDPA's first.
     """
+    where = place(device)
     _check(operators, lengths, heads=heads, width=width, batch=batch, rounds=rounds)
     for n in lengths:
-        _check_memory(operators, n, heads, width, batch, len(operators) + baseline)
+        _check_memory(operators, n, heads, width, batch, len(operators) + baseline, device, dtype)
     rows = []
     for n in lengths:
         calls = {
-            text: _call(text, n, heads, width, batch, backward)
+            text: _call(text, _draw(n, heads, width, batch, where, dtype), backward)
             for text in ((BASELINE, *operators) if baseline else operators)
             if text != MATERIALISED or n <= MATERIALISED_LIMIT
         }
-        timings = interleave(calls, rounds)
+        timings = interleave(calls, rounds, device=device)
         for text, timing in timings.items():
             row = Row(
                 operator=text,
@@ -108,27 +120,47 @@ def measure(
 
 
 def measure_memory(
-    operators: Sequence[str], n: int, *, heads: int, width: int = 64, threads: int = 1
+    operators: Sequence[str],
+    n: int,
+    *,
+    heads: int,
+    width: int = 64,
+    threads: int = 1,
+    device: str = "cpu",
+    dtype: str = "float32",
 ) -> dict[str, int]:
-    """Peak bytes of forward and backward beyond a fresh process's start, per operator."""
+    """Peak bytes of forward and backward, per operator.
+
+    On a CPU they are those beyond a fresh process's start; on a card all that torch allocated.
+    """
+    where = place(device)
     _check(operators, [n], heads=heads, width=width)
     check_threads(threads)
-    _check_memory(operators, n, heads, width)
-    peaks = {}
-    for text in operators:
-        attend = {
-            BASELINE: "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
-            MATERIALISED: "chacal.resolvent(chacal.attention_weights(q, k), v, 0.9)",
-        }.get(text, f"chacal.parse_operator({text!r})(q, k, v)")
-        code = (
-            f"q, k, v = (torch.randn(1, {heads}, {n}, {width}, requires_grad=True)"
-            " for _ in range(3))\n"
-            f"y = {attend}\n"
-            "y.backward(torch.ones_like(y))"
-        )
-        before, after = peak_memory(code, threads)
-        peaks[text] = after - before
-    return peaks
+    _check_memory(operators, n, heads, width, device=device, dtype=dtype)
+    if device == "cuda":
+        peaks = {}
+        for text in operators:
+            call = _call(text, _draw(n, heads, width, 1, where, dtype), backward=True)
+            torch.cuda.reset_peak_memory_stats()
+            call()
+            peaks[text] = torch.cuda.max_memory_allocated()
+        return peaks
+    return {text: _peak_of_process(text, n, heads, width, threads, dtype) for text in operators}
+
+
+def _peak_of_process(text: str, n: int, heads: int, width: int, threads: int, dtype: str) -> int:
+    attend = {
+        BASELINE: "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
+        MATERIALISED: "chacal.resolvent(chacal.attention_weights(q, k), v, 0.9)",
+    }.get(text, f"chacal.parse_operator({text!r})(q, k, v)")
+    code = (
+        f"q, k, v = (torch.randn(1, {heads}, {n}, {width}, dtype=torch.{dtype}, "
+        "requires_grad=True) for _ in range(3))\n"
+        f"y = {attend}\n"
+        "y.backward(torch.ones_like(y))"
+    )
+    before, after = peak_memory(code, threads)
+    return after - before
 
 
 def _check(operators: Sequence[str], lengths: Sequence[int], **counts: int) -> None:
@@ -141,14 +173,22 @@ def _check(operators: Sequence[str], lengths: Sequence[int], **counts: int) -> N
 
 
 def _check_memory(
-    operators: Sequence[str], n: int, heads: int, width: int, batch: int = 1, inputs: int = 1
+    operators: Sequence[str],
+    n: int,
+    heads: int,
+    width: int,
+    batch: int = 1,
+    inputs: int = 1,
+    device: str = "cpu",
+    dtype: str = "float32",
 ) -> None:
     """Refuse a length whose inputs, or the matrices that an operator forms, do not fit."""
     matrices = max((_formed(text, n, width) for text in operators), default=0)
     check_fits(
         f"n = {n} with {batch} x {heads} heads of {width}",
-        4 * batch * heads * n * (4 * inputs * width + matrices),
+        getattr(torch, dtype).itemsize * batch * heads * n * (4 * inputs * width + matrices),
         "a shorter length, fewer heads or a smaller batch",
+        device_bytes(device),
     )
 
 
@@ -158,12 +198,19 @@ def _formed(text: str, n: int, width: int) -> int:
     return 0 if text in (BASELINE, LOOKS) else parse_operator(text).formed(n, width)
 
 
-def _call(
-    text: str, n: int, heads: int, width: int, batch: int, backward: bool
-) -> Callable[[], object]:
-    """A call to time, on its own random inputs."""
+def _draw(
+    n: int, heads: int, width: int, batch: int, where: torch.device, dtype: str
+) -> list[Tensor]:
+    """q, k, v and the gradient of Y; the same numbers on every device."""
     generator = torch.Generator().manual_seed(n)
-    q, k, v, dY = (torch.randn(batch, heads, n, width, generator=generator) for _ in range(4))
+    shape = (batch, heads, n, width)
+    drawn = (torch.randn(shape, generator=generator) for _ in range(4))
+    return [x.to(where, getattr(torch, dtype)) for x in drawn]
+
+
+def _call(text: str, inputs: list[Tensor], backward: bool) -> Callable[[], object]:
+    """A call to time, on its own random inputs."""
+    q, k, v, dY = inputs
     if text == LOOKS:
         return lambda: moderate(q, k, v, 1.0) if backward else finite(v)
     attend = _attend(text)

@@ -65,10 +65,30 @@ class Timed:
 TimedT = TypeVar("TimedT", bound=Timed)
 
 
+DEVICES = ("cpu", "cuda")
+"""Where candidates may run."""
+
+
+def place(device: str) -> torch.device:
+    """The device of that name, if there is one."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("no CUDA device; expected --device cpu, or a machine where torch sees one")
+    return torch.device(device)
+
+
+def device_bytes(device: str) -> int | None:
+    """Memory of a card; None for this machine's own."""
+    return torch.cuda.mem_get_info()[1] if device == "cuda" else None
+
+
 def interleave(
-    candidates: Mapping[str, Callable[[], object]], rounds: int = 7, warmup: int = 1
+    candidates: Mapping[str, Callable[[], object]],
+    rounds: int = 7,
+    warmup: int = 1,
+    device: str = "cpu",
 ) -> dict[str, Timing]:
     """Time every candidate once per round, in turns, after `warmup` untimed calls of each."""
+    watch = time_on_card if device == "cuda" else time_call
     for call in candidates.values():
         for _ in range(warmup):
             call()
@@ -78,13 +98,32 @@ def interleave(
     try:
         for _ in range(rounds):
             for name, call in candidates.items():
-                start = time.perf_counter()
-                call()
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(watch(call))
     finally:
         if collecting:
             gc.enable()
     return {name: Timing(tuple(s)) for name, s in seconds.items()}
+
+
+def time_call(call: Callable[[], object]) -> float:
+    """Seconds of a call."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def time_on_card(call: Callable[[], object]) -> float:
+    """Seconds that a card needs for what a call asks of it, and waits for it to be asked.
+
+    A call returns before its work is done, so the card's own clock is read, at marks in its queue.
+    """
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()  # nothing of the candidate before
+    start.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    return 1e-3 * start.elapsed_time(end)
 
 
 def repeat(
@@ -130,9 +169,10 @@ def over_runs(rows: Sequence[TimedT]) -> TimedT:
     return replace(rows[0], seconds=seconds, ratios=tuple(x for row in rows for x in row.ratios))
 
 
-def machine(threads: int) -> dict[str, str | int]:
+def machine(threads: int, device: str = "cpu") -> dict[str, str | int]:
     """What a figure was measured on, without naming the machine."""
     return {
+        **({"gpu": torch.cuda.get_device_name()} if device == "cuda" else {}),
         "cpu": processor(),
         "threads": threads,
         "python": platform.python_version(),

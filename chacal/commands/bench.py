@@ -31,6 +31,8 @@ def bench_operators(
     mode: str,
     memory: bool,
     baseline: bool,
+    device: str,
+    dtype: str,
     json_file: Path | None,
 ) -> None:
     """Time whole sequences; print a table, and write all figures with the machine."""
@@ -39,7 +41,7 @@ def bench_operators(
     for backward in PASSES[mode]:
         one_run = partial(
             ops.measure, operators, lengths, heads=heads, width=width, batch=batch,
-            backward=backward, rounds=rounds, baseline=baseline,
+            backward=backward, rounds=rounds, baseline=baseline, device=device, dtype=dtype,
         )  # fmt: skip
         rows += repeat(
             one_run, runs=runs, threads=threads,
@@ -50,7 +52,7 @@ def bench_operators(
     out = console()
     if rows:
         out.print(
-            f"h={heads}, d={width}, batch {batch}, float32, {threads} thread(s) of {processor()}\n"
+            f"h={heads}, d={width}, batch {batch}, {dtype}, {_where(device, threads)}\n"
             f"x sdpa: time over scaled_dot_product_attention's; {_medians(runs, rounds)}"
         )
         columns = ("n", "pass", "operator", "ms", *_ratio_columns(runs), "us/token")
@@ -68,14 +70,16 @@ def bench_operators(
     peaks = []
     for n in lengths if memory else ():
         wanted = [text for text in operators if text not in (ops.MATERIALISED, ops.LOOKS)]
-        measured = ops.measure_memory(wanted, n, heads=heads, width=width, threads=threads)
+        measured = ops.measure_memory(
+            wanted, n, heads=heads, width=width, threads=threads, device=device, dtype=dtype
+        )
         for text, peak in measured.items():
             peaks.append({"operator": text, "n": n, "bytes": peak})
             out.print(f"{text} at n = {n}: peak {peak / 2**20:,.0f} MiB, both passes")
     if json_file:
         figures = {
-            **_origin(threads, runs),
-            "heads": heads, "width": width, "batch": batch, "dtype": "float32",
+            **_origin(threads, runs, device),
+            "heads": heads, "width": width, "batch": batch, "dtype": dtype,
             "rows": [{**_figures(row), "per_token": row.per_token} for row in rows],
             "memory": peaks,
         }  # fmt: skip
@@ -92,12 +96,14 @@ def bench_decoding(
     rounds: int,
     runs: int,
     threads: int,
+    device: str,
+    dtype: str,
     json_file: Path | None,
 ) -> None:
     """Time one token after a context; print a table, and write all figures with the machine."""
     one_run = partial(
         decode.measure, operators or decode.DEFAULT_OPERATORS, contexts, heads=heads, width=width,
-        batch=batch, rounds=rounds,
+        batch=batch, rounds=rounds, device=device, dtype=dtype,
     )  # fmt: skip
     rows = repeat(
         one_run, runs=runs, threads=threads,
@@ -107,8 +113,7 @@ def bench_decoding(
     )  # fmt: skip
     out = console()
     out.print(
-        f"one token, h={heads}, d={width}, batch {batch}, float32, {threads} thread(s) of "
-        f"{processor()}\n"
+        f"one token, h={heads}, d={width}, batch {batch}, {dtype}, {_where(device, threads)}\n"
         f"x sdpa: time over SDPA's with the same cache machinery; {_medians(runs, rounds)}"
     )
     columns = ("context", "operator", "ms", *_ratio_columns(runs), "cache MiB")
@@ -124,8 +129,8 @@ def bench_decoding(
     out.print(table)
     if json_file:
         figures = {
-            **_origin(threads, runs),
-            "heads": heads, "width": width, "batch": batch, "dtype": "float32",
+            **_origin(threads, runs, device),
+            "heads": heads, "width": width, "batch": batch, "dtype": dtype,
             "tokens": decode.TOKENS, "rows": [_figures(row) for row in rows],
         }  # fmt: skip
         write_json(json_file, figures)
@@ -184,10 +189,17 @@ def bench_kernels(
         write_json(json_file, figures_of)
 
 
-def _origin(threads: int, runs: int) -> dict[str, Any]:
+def _origin(threads: int, runs: int, device: str = "cpu") -> dict[str, Any]:
     """What figures came from."""
     command = shlex.join(["chacal", *sys.argv[1:]])
-    return {"command": command, "machine": machine(threads), "runs": runs}
+    return {"command": command, "machine": machine(threads, device), "runs": runs}
+
+
+def _where(device: str, threads: int) -> str:
+    """What figures were measured on, for people."""
+    if device == "cuda":
+        return str(machine(threads, device)["gpu"])
+    return f"{threads} thread(s) of {processor()}"
 
 
 def _figures(row: Timed) -> dict[str, Any]:

@@ -8,6 +8,19 @@ from typing import Any
 import click
 
 
+def on_device(command: Any) -> Any:
+    """The options of a command that can run on a card."""
+    device = click.option(
+        "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
+        help="Where; on a card its own clock counts.",
+    )  # fmt: skip
+    dtype = click.option(
+        "--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32",
+        show_default=True, help="Of the tensors.",
+    )  # fmt: skip
+    return device(dtype(command))
+
+
 @click.group()
 def bench() -> None:
     """Measure speed and memory, always against ordinary attention in the same process."""
@@ -30,6 +43,7 @@ def bench() -> None:
 @click.option("--baseline/--no-baseline", default=True, show_default=True,
               help="Whether SDPA is timed too.")  # fmt: skip
 @click.option("--memory", is_flag=True, help="Also peak memory, each in a fresh process.")
+@on_device
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
 def bench_ops(operators: tuple[str, ...], **options: Any) -> None:
     """Time OPERATORS (exact ChaCAL, Block-ChaCAL and the rest, unless named).
@@ -53,6 +67,7 @@ def bench_ops(operators: tuple[str, ...], **options: Any) -> None:
 @click.option("--runs", default=1, show_default=True, help="Measure so often, each time in a "
               "fresh process; medians count, and the range is told.")  # fmt: skip
 @click.option("--threads", default=1, show_default=True, help="CPU threads.")
+@on_device
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
 def bench_decode(operators: tuple[str, ...], **options: Any) -> None:
     """Time one token of cached decoding with OPERATORS (one of each kind, unless named).

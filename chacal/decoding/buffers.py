@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from chacal.ops.cards import Kernel
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -56,6 +58,12 @@ class Buffer:
         assert self._data is not None
         return self._data[:, : self._used]
 
+    @property
+    def slots(self) -> Tensor:
+        """(B / groups, room, d): what is held, and the room after it."""
+        assert self._data is not None
+        return self._data
+
     def crop(self, length: int) -> None:
         """Keep the first `length` tokens."""
         self._used = length
@@ -81,6 +89,8 @@ class BufferedState:
 
     names: tuple[str, ...]
     groups = 1
+    kernel: Kernel | None = None
+    """What computes one token on a GPU, if anything does."""
 
     def __init__(self) -> None:
         self.clear()

@@ -37,6 +37,7 @@ from chacal.ops.inputs import (
     check_qkv,
     check_scale,
     may_read,
+    over_heads,
 )
 
 
@@ -76,9 +77,15 @@ class Decoder:
         if self.length:
             raise ValueError(f"keys of {self.length} tokens are kept; expected an empty decoder")
         self._groups = groups
-        self._states = [self._new_state()]
+        self._states = [self.new_state()]
 
-    def _new_state(self) -> State:
+    @property
+    def gamma(self) -> Gamma | None:
+        """The operator's γ; None for ordinary attention."""
+        return self._gamma
+
+    def new_state(self) -> State:
+        """An empty one, as this decoder's sequences began."""
         state = self._make_state()
         if self._groups > 1:
             state.share_keys(self._groups)
@@ -114,8 +121,9 @@ class Decoder:
 
         Args:
             q: (..., c, d) queries of the c new tokens.
-            k: (..., c, d) keys.
-            v: (..., c, d_v) values.
+            k: (..., c, d) keys; of (batch, heads, c, d), heads may be a divisor of q's, as in
+                grouped-query attention, and are kept as they are.
+            v: (..., c, d_v) values, with as many heads as k; Z is kept for each of q's.
             mask: (batch, c) boolean, True for real tokens.
             scale: multiplies q·k; None is 1/√d.
             gamma: γ, if not the operator's own.
@@ -124,7 +132,12 @@ class Decoder:
         Returns:
             (..., c, d_v) in q's dtype; zeros at padding.
         """
-        check_qkv(q, k, v)
+        # of (batch, c, d), the last leading dimension is no head
+        check_qkv(q, k, v, grouped=q.ndim > 3)
+        if k.shape != q.shape:
+            if (groups := q.shape[-3] // k.shape[-3]) != self._groups:
+                self.share_keys(groups)
+            k, v = (over_heads(x, q.shape[-3]) for x in (k, v))
         kind = (q.dtype, q.device, q.shape[-1], v.shape[-1])
         if self._leading is not None and (q.shape[:-2], kind) != (self._leading, self._kind):
             raise ValueError(
@@ -169,7 +182,7 @@ class Decoder:
         if self._real is None:
             self.length += count
             q, k, v = (x.to(compute).reshape(-1, *x.shape[-2:]) for x in (q, k, v))
-            Y = _extend(self._states[0], q, k, v, gammas.reshape(-1, 1, 1), scale)
+            Y = extend_state(self._states[0], q, k, v, gammas.reshape(-1, 1, 1), scale)
             return Y.reshape(*leading, *Y.shape[-2:]).to(dtype)
         real = self._real_tokens(mask, batch, count)
         self.length += count
@@ -180,7 +193,7 @@ class Decoder:
             at = real[i].nonzero()[:, 0]
             if len(at):
                 q_i, k_i, v_i = (x[i][:, at] for x in (q, k, v))
-                Y[i, :, at] = _extend(state, q_i, k_i, v_i, gammas[i].reshape(-1, 1, 1), scale)
+                Y[i, :, at] = extend_state(state, q_i, k_i, v_i, gammas[i].reshape(-1, 1, 1), scale)
         return Y.reshape(*leading, *Y.shape[-2:]).to(dtype)
 
     def _real_tokens(self, mask: Tensor | None, batch: int, count: int) -> Tensor:
@@ -247,10 +260,12 @@ class Decoder:
             rows = torch.arange(self._leading.numel(), device=self._device)
             self._states = [together.select(at) for at in rows.chunk(batch)] if batch else []
         else:
-            self._states = [self._new_state() for _ in range(batch)]
+            self._states = [self.new_state() for _ in range(batch)]
 
 
-def _extend(state: State, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+def extend_state(
+    state: State, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float
+) -> Tensor:
     """Outputs (B, c, d_v) of c new tokens, none of which depends on a later one (ops/guard.py).
 
     If they are not finite, each half of the tokens is tried by itself: a single token has none
@@ -266,7 +281,7 @@ def _extend(state: State, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale:
     state.back_to(then)
     halves = (slice(0, count // 2), slice(count // 2, count))
     return torch.cat(
-        [_extend(state, q[:, at], k[:, at], v[:, at], gamma, scale) for at in halves], 1
+        [extend_state(state, q[:, at], k[:, at], v[:, at], gamma, scale) for at in halves], 1
     )
 
 

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from chacal.decoding.buffers import Buffer, BufferedState
+from chacal.ops import cards
 from chacal.ops.attend import row_lse, score_pieces
+from chacal.ops.cards import Kernel
 from chacal.ops.routing import Routing, attend_chosen
 from chacal.ops.streaming import Rows
 from chacal.ops.tiled import Memory, Tiles, View
@@ -24,6 +26,7 @@ class State(Protocol):
     """What an operator remembers of (B, n, d) tokens; all of B at the same length."""
 
     length: int
+    kernel: Kernel | None
 
     def share_keys(self, groups: int) -> None:
         """Keep the keys of every `groups` rows of B once; before the first token."""
@@ -59,11 +62,13 @@ class ExactState(BufferedState):
 
     def __init__(self, drop: bool = False) -> None:
         super().__init__()
-        self.drop = drop
+        self.drop, self.kernel = drop, Kernel(drop)
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         """Outputs (B, c, d_v) of c new tokens."""
         past, count = self.length, q.shape[1]
+        if (count == 1 or not past) and cards.fits(q, v):
+            return on_card(self, q, k, v, gamma, scale)
         if count == 1:
             return (1 - gamma) * self._one_row(q, k, v, gamma, scale)
         rows = Rows(q, self.k.append(k), v, gamma, scale, self.drop, self.Z.append(v))
@@ -99,6 +104,26 @@ class ExactState(BufferedState):
         self.length = length
 
 
+def on_card(state: Any, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+    """Y (B, c, d_v) by the state's kernel, of the first tokens or of one more."""
+    past, count = state.k.length, q.shape[1]
+    state.k.add(k)
+    gamma, shared_v = gamma.view(1, -1), v[None, :: state.groups]
+    if count > 1:
+        keys = k[None, :: state.groups]
+        Y, Z = cards.solve_on_card(state.kernel, q[None], keys, shared_v, gamma, scale)
+        state.Z.add(Z[0])
+    else:
+        state.Z.add(v)  # room, to which the kernel writes
+        lengths = torch.full((1,), past, device=q.device)
+        Y = cards.decode_on_card(
+            state.kernel, q[None], shared_v, gamma, state.k.slots[None], state.Z.slots[None],
+            lengths, scale,
+        )  # fmt: skip
+    state.length += count
+    return Y[0]
+
+
 class TiledState(BufferedState):
     """What a View still sees: near keys and Z, and block means of the rest."""
 
@@ -111,9 +136,25 @@ class TiledState(BufferedState):
     def __init__(self, view: View, rollback: int = ROLLBACK) -> None:
         super().__init__()
         self.view, self.rollback = view, rollback
+        if view.window is not None:
+            self.kernel = Kernel(view.drop, view.window)
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         """Outputs (B, c, d_v) of c new tokens."""
+        fits = self.kernel is not None and cards.fits(q, v)
+        if fits and (q.shape[1] == 1 or not self.length):
+            Y = on_card(self, q, k, v, gamma, scale)
+        else:
+            Y = (1 - gamma) * self._extend(q, k, v, gamma, scale)
+        keep = self._oldest_needed(max(0, self.length - self.rollback))
+        if keep - self.origin >= self.view.tile:  # a tile at a time, not a copy for every token
+            self.k.drop_front(keep - self.origin)
+            self.Z.drop_front(keep - self.origin)
+            self.origin = keep
+        return Y
+
+    def _extend(self, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+        """H (B, c, d_v) of c new tokens."""
         first, last = self.length, self.length + q.shape[1]
         keys, Z = self.k.append(k), self.Z.append(v)
         mean_k, mean_Z = self._means(keys, v, last)
@@ -124,12 +165,7 @@ class TiledState(BufferedState):
             far = self._far(q[:, at], a, scale)
             H[:, at], _ = tiles.step(q[:, at], v[:, at], a, b, far)
         self.length = last
-        keep = self._oldest_needed(max(0, last - self.rollback))
-        if keep - self.origin >= self.view.tile:  # a tile at a time, not a copy for every token
-            self.k.drop_front(keep - self.origin)
-            self.Z.drop_front(keep - self.origin)
-            self.origin = keep
-        return (1 - gamma) * H
+        return H
 
     def remembers(self, length: int) -> bool:
         """Whether every key that token `length` would see is kept."""

@@ -18,6 +18,7 @@ from chacal.hf.models import (
     ChaCALLlamaForCausalLM,
 )
 from chacal.hf.patch import operators_of, patch, unpatch
+from chacal.hf.static import StaticOperatorLayer
 from chacal.nn.gamma import parameter_groups
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Gammas",
     "MissingExtra",
     "OperatorLayer",
+    "StaticOperatorLayer",
     "gammas",
     "new_cache",
     "operators_of",

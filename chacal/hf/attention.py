@@ -8,7 +8,8 @@ its hands (cache.py) and leaves the layer's own state at the module, where the f
 not every module hands its arguments on.
 
 A compiler finds one operator in a layer without a cache, and no break in its graph: what reads
-values is left out there (masks.py). A layer with a cache breaks it.
+values is left out there (masks.py). One token with a cache of fixed size is a graph too
+(static.py); any other layer with a cache breaks it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from chacal.hf.cache import OperatorLayer, layer_of
-from chacal.hf.masks import read_mask
+from chacal.hf.cache import OperatorLayer, is_static, layer_of
+from chacal.hf.masks import PACKED, read_mask
+from chacal.hf.static import StaticOperatorLayer
 from chacal.operators import Operator
 
 NAME = "chacal"
@@ -53,7 +55,7 @@ def attend(
         module: the attention module; its operator is `chacal_operator`, its γ, if it learns one,
             `chacal_gamma`, and its state, where there is a cache, `chacal_layer`.
         query: (batch, heads, c, d).
-        key: (batch, key heads, c, d), repeated to all heads here.
+        key: (batch, key heads, c, d).
         value: (batch, key heads, c, d_v).
         attention_mask: what the model made for its attention implementation.
         scaling: multiplies q·k.
@@ -67,12 +69,20 @@ def attend(
         are never formed: with None, `outputs.attentions` would skip the layer.
     """
     compute = _attend
-    if torch.compiler.is_compiling() and getattr(module, "chacal_layer", None) is not None:
-        compute = torch.compiler.disable(_attend)  # a decoder branches on its data
+    if torch.compiler.is_compiling() and _branches(module, query):
+        compute = torch.compiler.disable(_attend)
     return compute(
         module, query, key, value, attention_mask, scaling, dropout, sliding_window, is_causal,
         kwargs,
     )  # fmt: skip
+
+
+def _branches(module: Any, query: Tensor) -> bool:
+    """Whether a cache is asked to branch on its data, as all but one token of a fixed size do."""
+    layer = getattr(module, "chacal_layer", None)
+    if isinstance(layer, StaticOperatorLayer):
+        return query.shape[2] > 1
+    return layer is not None
 
 
 def _attend(
@@ -99,7 +109,7 @@ def _attend(
             f"{operator} was called with {', '.join(given) or 'is_causal=False'}; expected plain "
             f"causal attention (soft caps and sinks have no resolvent here)"
         )
-    layer: OperatorLayer | None = getattr(module, "chacal_layer", None)
+    layer: OperatorLayer | StaticOperatorLayer | None = getattr(module, "chacal_layer", None)
     if layer is USED:
         raise ValueError(
             f"{type(module).__name__} attends more than once a token, and {operator} keeps one "
@@ -107,41 +117,43 @@ def _attend(
         )
     if layer is not None:
         module.chacal_layer = USED
-    past = 0 if layer is None else layer.length
     count = query.shape[2]
     if key.shape[2] != count:
         raise ValueError(
             f"{type(module).__name__} gave {key.shape[2]} keys to {count} queries, from a cache of "
             f"its own, which holds V where {operator} needs its state; expected use_cache=False"
         )
-    if sliding_window is not None and past + count > sliding_window:
+    past = layer.length if isinstance(layer, OperatorLayer) else 0
+    longest = layer.max_cache_len if isinstance(layer, StaticOperatorLayer) else past + count
+    if sliding_window is not None and longest > sliding_window:
         raise ValueError(
-            f"the model's own sliding window of {sliding_window} hides keys of {past + count} "
+            f"the model's own sliding window of {sliding_window} hides keys of {longest} "
             f"tokens, and {operator} has its own pattern; expected shorter inputs, or a config "
             f"with sliding_window=None"
         )
-    seen = read_mask(attention_mask, query.shape[0], past, count, kwargs)
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1:
-        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
     # under autocast, rotated queries and keys are float32 while values are not
     dtype = torch.promote_types(query.dtype, value.dtype)
     q, k, v = (x.to(dtype) for x in (query, key, value))
     gamma = module.chacal_gamma(q) if operator.learn is not None else None
+    if isinstance(layer, StaticOperatorLayer):
+        Y = layer.attend(q, k, v, attention_mask, scaling, gamma=gamma, kwargs=kwargs)
+        return _given_back(Y, value.dtype)
+    seen = read_mask(attention_mask, query.shape[0], past, count, kwargs)
     if seen.cu_seqlens is not None:
         if layer is not None:
-            raise ValueError(
-                "packed sequences were given together with a cache, in which one sequence a row "
-                "goes on; expected use_cache=False"
-            )
+            raise ValueError(PACKED)
         Y = _packed(operator, q, k, v, seen.cu_seqlens, scaling, gamma)
     elif layer is None:
         Y = operator(q, k, v, mask=seen.real, scale=scaling, gamma=gamma)
     else:
-        Y = layer.attend(q, k, v, seen.real, scaling, gamma=gamma, groups=groups)
-    Y = nn.functional.dropout(Y, dropout, training=module.training)
+        Y = layer.attend(q, k, v, seen.real, scaling, gamma=gamma)
+    return _given_back(nn.functional.dropout(Y, dropout, training=module.training), value.dtype)
+
+
+def _given_back(Y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Y as a module of transformers expects it."""
     no_weights = Y.new_empty(*Y.shape[:2], 0, 0)
-    return Y.transpose(1, 2).contiguous().to(value.dtype), no_weights
+    return Y.transpose(1, 2).contiguous().to(dtype), no_weights
 
 
 def _packed(
@@ -170,14 +182,17 @@ def hand_over_cache(
         if getattr(module, "chacal_layer", None) is not None:
             module.chacal_layer = None
         return None
-    return _hand_over(module, args, kwargs, name)
+    compute = _hand_over
+    if torch.compiler.is_compiling() and not is_static(kwargs[name]):
+        compute = torch.compiler.disable(_hand_over)  # a decoder branches on its data
+    return compute(module, args, kwargs, name)
 
 
-@torch.compiler.disable  # a decoder branches on its data
 def _hand_over(
     module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    module.chacal_layer = layer_of(kwargs[name], module.layer_idx, module.chacal_operator)
+    layer = layer_of(kwargs[name], module.layer_idx, module.chacal_operator)
+    module.chacal_layer = layer
     return args, {**kwargs, name: None}
 
 

@@ -4,8 +4,9 @@ A stock cache holds K and V, and a resolvent's layer that read them would be wro
 what a row passes on is Z, not V. So a patched layer never meets the cache. It is given its
 `OperatorLayer`, which stands in the cache's list of layers where the stock one would and holds
 the operator's decoder; all other layers keep their K and V. An empty `DynamicCache` is fitted in
-this way on its first use, which is why `generate` needs no other cache than its own. One that
-already holds V, or another kind of cache, is refused.
+this way on its first use, which is why `generate` needs no other cache than its own, and an empty
+`StaticCache` with layers of fixed size (static.py). One that already holds V, or another kind of
+cache, is refused.
 
 Query heads of one group have the same keys and values in a stock cache, and here the same keys
 only: Z is each head's own. With H query and G key heads, a layer of exact ChaCAL keeps (G + H) d
@@ -18,12 +19,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
-from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
+from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel, StaticCache
+from transformers.cache_utils import (
+    CacheLayerMixin,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    StaticLayer,
+    StaticSlidingWindowLayer,
+)
 
 from chacal.decoding.decoder import Decoder
 from chacal.decoding.states import ROLLBACK
-from chacal.hf.masks import unless_all
+from chacal.hf.masks import check_past
+from chacal.hf.static import StaticOperatorLayer, not_patched
 from chacal.operators import Operator
 from chacal.ops.inputs import check_count
 
@@ -49,7 +57,6 @@ class OperatorLayer(CacheLayerMixin):
         """Back to no tokens."""
         self.length = 0
         self._batch = 0
-        self._groups = 1
         self.decoder: Decoder | None = None
         self._unread: dict[str, Any] | None = None  # what the decoder has yet to be told
 
@@ -62,26 +69,23 @@ class OperatorLayer(CacheLayerMixin):
         scale: float | None,
         *,
         gamma: Tensor | None = None,
-        groups: int = 1,
     ) -> Tensor:
         """Outputs of c new tokens, given all before them.
 
         Args:
             q: (batch, heads, c, d) queries.
-            k: (batch, heads, c, d) keys.
-            v: (batch, heads, c, d_v) values.
+            k: (batch, key heads, c, d) keys.
+            v: (batch, key heads, c, d_v) values.
             mask: (batch, length + c) boolean, True for real tokens; None if all are.
             scale: multiplies q·k.
             gamma: (heads,) a learned γ; None for the operator's own.
-            groups: heads that have the same keys, which are then kept once.
 
         Returns:
             (batch, heads, c, d_v); zeros at padding.
         """
-        self._check_past(mask)
+        check_past(mask, self._past_mask(), self.length)
         inputs = (q, k, v) if gamma is None else (q, k, v, gamma)
         trains = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
-        self._groups = groups
         if trains and self.length:
             raise ValueError(
                 f"the cache holds {self.length} tokens of a layer with {self.operator}, and "
@@ -99,19 +103,6 @@ class OperatorLayer(CacheLayerMixin):
         self._batch = q.shape[0]
         return Y
 
-    def _check_past(self, mask: Tensor | None) -> None:
-        """Other layers would follow a mask that hides other tokens than it did; a state cannot."""
-        said = unless_all(None if mask is None else mask[:, : self.length])
-        known = unless_all(self._past_mask())
-        if (said is None) != (known is None) or (
-            said is not None and known is not None and not torch.equal(said, known)
-        ):
-            raise ValueError(
-                f"attention_mask says otherwise which of the {self.length} tokens in the cache are "
-                f"padding than it did when they were read; expected the mask of before, longer by "
-                f"the new tokens"
-            )
-
     def _past_mask(self) -> Tensor | None:
         """(batch, length) which of the tokens so far were no padding; None is all."""
         if self._unread is not None:
@@ -125,7 +116,6 @@ class OperatorLayer(CacheLayerMixin):
                 self.decoder = self.operator.decoder(rollback=self.rollback)
             except ValueError as error:
                 raise ValueError(f"{error}; or use_cache=False") from None
-            self.decoder.share_keys(self._groups)
         if self._unread is not None:
             self.decoder.extend(**self._unread)
             self._unread = None
@@ -168,10 +158,7 @@ class OperatorLayer(CacheLayerMixin):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Only a layer that is not patched calls this."""
-        raise ValueError(
-            f"this cache was filled by a layer with {self.operator}, and holds its state where an "
-            f"ordinary layer needs K and V; expected the model it came from, patched as it was"
-        )
+        raise ValueError(not_patched(self.operator))
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing to prepare: the decoder grows."""
@@ -181,6 +168,13 @@ class OperatorLayer(CacheLayerMixin):
 
     def prefetch(self) -> None:
         """A decoder stays where it is."""
+
+
+STOCK = (DynamicCache, StaticCache)
+"""Caches whose layers may be replaced."""
+
+PLAIN = (DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer)
+"""Layers that keep K and V, and nothing else."""
 
 
 def can_decode(operator: Operator) -> bool:
@@ -211,35 +205,35 @@ def new_cache(model: PreTrainedModel, rollback: int = ROLLBACK) -> Cache:
     return cache
 
 
-def layer_of(cache: Cache, index: int, operator: Operator) -> OperatorLayer:
+def is_static(cache: Cache) -> bool:
+    """Whether a cache is one of fixed size."""
+    if isinstance(cache, EncoderDecoderCache):
+        cache = cache.self_attention_cache
+    return type(cache) is StaticCache
+
+
+def layer_of(cache: Cache, index: int, operator: Operator) -> OperatorLayer | StaticOperatorLayer:
     """The place of patched layer `index` in a cache, made where the cache is new."""
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
     if getattr(cache, "offloading", False):
         raise ValueError(
             f"layer {index} has {operator} and the cache is offloaded, which an operator's state "
-            f"cannot be; expected a DynamicCache without offloading"
+            f"cannot be; expected a cache without offloading"
         )
     layers = cache.layers
-    if type(cache) is DynamicCache:  # a subclass may do anything with its layers
-        if cache.layer_class_to_replicate is not None:
-            while len(layers) <= index:
-                layers.append(cache.layer_class_to_replicate())
-        here = layers[index]
-        plain = type(here) in (DynamicLayer, DynamicSlidingWindowLayer)
-        if plain and here.get_seq_length() == 0:
-            layers[index] = OperatorLayer(operator)
-        elif not plain and not isinstance(here, OperatorLayer):
-            raise ValueError(
-                f"layer {index} has {operator} and keeps more than K and V (its place in the cache "
-                f"is a {type(here).__name__}); expected use_cache=False, or other layers"
-            )
+    if type(cache) is DynamicCache and cache.layer_class_to_replicate is not None:
+        while len(layers) <= index:
+            layers.append(cache.layer_class_to_replicate())
     layer = layers[index] if index < len(layers) else None
-    if not isinstance(layer, OperatorLayer):
+    if type(cache) in STOCK and not isinstance(layer, (OperatorLayer, StaticOperatorLayer)):
+        # a subclass may do anything with its layers
+        layer = layers[index] = _fitted(layer, index, operator)
+    if not isinstance(layer, (OperatorLayer, StaticOperatorLayer)):
         raise ValueError(
             f"layer {index} has {operator} and the cache, a {type(cache).__name__}, keeps raw K "
             f"and V for it, which would give wrong outputs; expected no cache, an empty "
-            f"DynamicCache, or chacal.hf.new_cache(model)"
+            f"DynamicCache or StaticCache, or chacal.hf.new_cache(model)"
         )
     if layer.operator != operator:
         raise ValueError(
@@ -247,3 +241,17 @@ def layer_of(cache: Cache, index: int, operator: Operator) -> OperatorLayer:
             f"expected a new cache"
         )
     return layer
+
+
+def _fitted(layer: Any, index: int, operator: Operator) -> Any:
+    """Ours in the place of an empty stock layer; one that holds V stays, to be refused."""
+    if type(layer) not in PLAIN:
+        raise ValueError(
+            f"layer {index} has {operator} and keeps more than K and V (its place in the cache "
+            f"is a {type(layer).__name__}); expected use_cache=False, or other layers"
+        )
+    if int(layer.get_seq_length()):
+        return layer
+    if isinstance(layer, StaticLayer):
+        return StaticOperatorLayer(operator, layer.max_cache_len)
+    return OperatorLayer(operator)

@@ -18,6 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+PACKED = (
+    "packed sequences were given together with a cache, in which one sequence a row goes on; "
+    "expected use_cache=False"
+)
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -74,6 +79,30 @@ def read_mask(mask: Any, batch: int, past: int, count: int, kwargs: dict[str, An
         "window, or a mask of your own?); expected a 2-D mask, 1 for real tokens, as tokenizers "
         "give"
     )
+
+
+def new_tokens(mask: Tensor | None, batch: int, at: Tensor) -> Tensor | None:
+    """(batch, c) which tokens at places `at` (c,) are real, with nothing read; None is all."""
+    if mask is None:
+        return None
+    real = mask.bool() if mask.ndim == 2 else _visible(mask)[:, 0, -1]
+    return real.index_select(1, at).expand(batch, -1)
+
+
+def check_past(said: Tensor | None, known: Tensor | None, past: int) -> None:
+    """Refuse a mask that hides other past tokens: other layers would follow it; a state cannot.
+
+    Both are (batch, n) with n at least `past`; None is all real.
+    """
+    said, known = (unless_all(None if x is None else x[:, :past]) for x in (said, known))
+    if (said is None) != (known is None) or (
+        said is not None and known is not None and not torch.equal(said, known)
+    ):
+        raise ValueError(
+            f"attention_mask says otherwise which of the {past} tokens in the cache are "
+            f"padding than it did when they were read; expected the mask of before, longer by "
+            f"the new tokens"
+        )
 
 
 def unless_all(real: Tensor | None) -> Tensor | None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from chacal._echo import shown
 from chacal.decoding.decoder import Decoder
+from chacal.decoding.fixed_decoder import FixedDecoder
 from chacal.decoding.states import ROLLBACK
 from chacal.ops.delta import Beta
 from chacal.ops.inputs import Gamma, check_count
@@ -114,6 +115,10 @@ class Operator:
         """An empty sequence that `extend` grows; `rollback` tokens can be cropped again."""
         check_count("rollback", rollback, least=0)
         return self._decoder(rollback)
+
+    def fixed_decoder(self, capacity: int) -> FixedDecoder:
+        """A decoder of at most `capacity` tokens whose memory is allocated once, for compilers."""
+        return FixedDecoder(self._decoder(0), capacity)
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, common: dict[str, Any], gamma: Gamma | None

@@ -8,12 +8,16 @@ at every block border it crosses (docs/paper.md).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from chacal.ops.attend import row_lse, score_pieces, score_room
 from chacal.ops.inputs import Gamma, check_choice, check_count, run
 from chacal.ops.library import Operation
+from chacal.ops.ragged import PLANS, ByLength
 from chacal.ops.resolvent import check_matrix, check_range, neumann, resolvent
 from chacal.ops.samplers import (
     CAUSAL_ROWS,
@@ -121,18 +125,21 @@ def block_resolvent_attention(
         (..., n, d_v) in q's dtype; zeros at padding.
     """
     check_block_options(block_size, divisor, rows, columns, branches, values)
-    v_rows = value_rows(rows, values)
-
-    def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
-        n = q.shape[1]
-        m = min(n, block_size or max(1, n // (divisor or 1)))
-        return BLOCK(q, k, v, gamma, scale, m, rows, columns, branches, v_rows)
-
+    words = [rows, columns, branches, value_rows(rows, values)]
+    plan = ByLength("block", [block_size or 0, divisor or 1], words)
     return run(
-        core, q, k, v, gamma=gamma, scale=scale, mask=mask, cu_seqlens=cu_seqlens,
-        length_matters=divisor is not None or rows != "first",
+        plan.core, q, k, v, gamma=gamma, scale=scale, mask=mask, cu_seqlens=cu_seqlens,
+        by_length=plan if divisor is not None or rows != "first" else None,
         causal=rows in CAUSAL_ROWS or branches == "local",
     )  # fmt: skip
+
+
+def _plan(n: int, sizes: Sequence[int], words: Sequence[str]) -> tuple[Operation, tuple[Any, ...]]:
+    block_size, divisor = sizes
+    return BLOCK, (min(n, block_size or max(1, n // divisor)), *words)
+
+
+PLANS["block"] = _plan
 
 
 def reduced(A_res: Tensor, V: Tensor, gamma: Tensor, columns: str, block_size: int) -> Tensor:

@@ -6,7 +6,8 @@ Where Triton is missing, or a card or a width is none of the kernels', plain PyT
 same, and that is said once.
 
 torch.ops.chacal.triton has q, k, v (batch, heads, n, d) and a γ that broadcasts over batch and
-heads; its twin on a CPU is torch.ops.chacal.resolvent.
+heads; its twin on a CPU is torch.ops.chacal.resolvent. torch.ops.chacal.decode is one token after a
+past of keys and Z; it is asked for by the states in decoding/.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from chacal.ops.library import Operation, no_dgamma
+from chacal.ops.library import LIBRARY, Operation, no_dgamma
 
 Tensors = tuple[Tensor, ...]
 
@@ -61,6 +62,47 @@ def attend_on_card(
         cu_seqlens = cu_seqlens.to(torch.int32)
     Y = TRITON(q, k, v, gamma, cu_seqlens, scale, kernel.drop, kernel.window)
     return Y.reshape(*leading, *Y.shape[-2:])
+
+
+def solve_on_card(
+    kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Y and Z (batch, heads, n, d_v) of a first run of tokens; a decoder keeps Z.
+
+    As `attend_on_card`, of (batch, heads, n, d), k and v with fewer heads perhaps, and no gradient.
+    """
+    Y, Z, _ = TRITON.op(q, k, v, gamma, None, scale, kernel.drop, kernel.window)
+    if not kernel.drop:
+        # the kernel counts values from the first: rows of A sum to 1, so c gives c / (1-γ)
+        first = v[:, :, :1].repeat_interleave(q.shape[1] // v.shape[1], 1)
+        Z = Z + first / (1 - gamma[..., None, None])
+    return Y, Z
+
+
+def decode_on_card(
+    kernel: Kernel,
+    q: Tensor,
+    v: Tensor,
+    gamma: Tensor,
+    keys: Tensor,
+    Z: Tensor,
+    lengths: Tensor,
+    scale: float,
+) -> Tensor:
+    """Y (batch, heads, 1, d_v) of one token; its Z goes to its slot.
+
+    Args:
+        kernel: which.
+        q: (batch, heads, 1, d) queries.
+        v: (batch, key heads, 1, d_v) values.
+        gamma: γ, of a shape that broadcasts to (batch, heads).
+        keys: (batch, key heads, slots, d), the token's own among them.
+        Z: (batch, heads, slots, d_v), written to.
+        lengths: (batch,) tokens before; token t is at slot t mod slots.
+        scale: multiplies q·k.
+    """
+    where = (keys, Z, lengths.to(torch.int32))
+    return torch.ops.chacal.decode(q, v, gamma, *where, scale, kernel.drop, kernel.window)
 
 
 @functools.cache
@@ -109,3 +151,24 @@ TRITON = Operation(
     num_kept=2,
 )
 """The kernels: q (batch, heads, n, d), k and v with as many heads or a divisor of that."""
+
+
+def _decode(
+    q: Tensor, v: Tensor, gamma: Tensor, keys: Tensor, Z: Tensor, lengths: Tensor, scale: float,
+    drop: bool, window: int | None,
+) -> Tensor:  # fmt: skip
+    from chacal.kernels.decode import decode
+
+    return decode(q, v, gamma, keys, Z, lengths, scale=scale, drop=drop, window=window)
+
+
+LIBRARY.define(
+    "decode(Tensor q, Tensor v, Tensor gamma, Tensor keys, Tensor(a!) Z, Tensor lengths, "
+    "float scale, bool drop, SymInt? window) -> Tensor"
+)
+LIBRARY.impl("decode", _decode, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "chacal::decode",
+    lambda q, v, *rest: q.new_empty(*q.shape[:-1], v.shape[-1]),
+    lib=LIBRARY,
+)

@@ -20,6 +20,7 @@ from torch import Tensor
 from chacal.ops.cards import Kernel, attend_on_card, fits
 from chacal.ops.guard import Core, guarded, no_autocast
 from chacal.ops.packed import attend_packed
+from chacal.ops.ragged import RAGGED, ByLength
 
 Gamma = float | Tensor
 
@@ -34,7 +35,7 @@ def run(
     scale: float | None,
     mask: Tensor | None,
     cu_seqlens: Tensor | None = None,
-    length_matters: bool = False,
+    by_length: ByLength | None = None,
     causal: bool = True,
     kernel: Kernel | None = None,
 ) -> Tensor:
@@ -43,14 +44,15 @@ def run(
     Args:
         core: the operator on (B, n, d).
         q: (..., n, d) queries.
-        k: (..., n, d) keys.
-        v: (..., n, d_v) values.
+        k: (..., n, d) keys; of (..., heads, n, d), heads may be a divisor of q's, as in
+            grouped-query attention, and each is for as many query heads that follow each other.
+        v: (..., n, d_v) values, with as many heads as k.
         gamma: γ in [0, 1): a float, or a tensor that broadcasts over the leading dimensions.
         scale: multiplies q·k; None is 1/√d.
         mask: (batch, n) boolean, True for real tokens.
         cu_seqlens: (sequences + 1,) where packed sequences begin, and n (packed.py).
-        length_matters: whether a row's output depends on n itself (blocks of n//3, say) or on
-            later tokens; such an operator runs once per distinct length instead of once.
+        by_length: where a row's output depends on n itself (blocks of n//3, say) or on later
+            tokens; such an operator runs once per distinct length instead of once (ragged.py).
         causal: whether no row depends on a later token; then a bad one (NaN, infinity, a number
             too large) cannot reach earlier rows (guard.py).
         kernel: what computes the same on a GPU (cards.py).
@@ -58,9 +60,12 @@ def run(
     Returns:
         (..., n, d_v) in q's dtype, zeros at padding.
     """
-    check_qkv(q, k, v)
+    # of (batch, n, d) with a mask, the last leading dimension is no head
+    check_qkv(q, k, v, grouped=mask is None or q.ndim > 3)
     scale = check_scale(scale, q.shape[-1])
     gammas = check_gamma(gamma, q)
+    if k.shape != q.shape and not (kernel is not None and fits(q, v)):
+        k, v = (over_heads(x, q.shape[-3]) for x in (k, v))  # kernels read them in place
     if cu_seqlens is not None:
         if mask is not None:
             raise ValueError(
@@ -74,7 +79,7 @@ def run(
         def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
             return run(
                 core, q, k, v, gamma=gammas, scale=scale, mask=mask,
-                length_matters=length_matters, causal=causal,
+                by_length=by_length, causal=causal,
             )  # fmt: skip
 
         return attend_packed(attend, q, k, v, cu_seqlens)
@@ -84,14 +89,18 @@ def run(
     if q.ndim == 2:
         return run(
             core, q[None], k[None], v[None], gamma=gamma, scale=scale, mask=mask[None],
-            length_matters=length_matters, causal=causal, kernel=kernel,
+            by_length=by_length, causal=causal, kernel=kernel,
         )[0]  # fmt: skip
     order, counts = front_order(mask)
     q, k, v = (take_rows(x, order) for x in (q, k, v))
     # what stands at padding may be anything, NaN too: it must not reach a product
     real = _over_rows(torch.arange(mask.shape[1], device=q.device) < counts[:, None], q.ndim)
     q, k, v = (torch.where(real, x, 0) for x in (q, k, v))
-    if length_matters:
+    if by_length is not None and torch.compiler.is_compiling():
+        gammas = gammas.expand(q.shape[:-2]).to(torch.promote_types(q.dtype, torch.float32))
+        with no_autocast(q.device):
+            Y = RAGGED(q, k, v, gammas, counts, scale, *by_length)
+    elif by_length is not None:
         Y = v.new_zeros(v.shape)
         gammas = gammas.expand(q.shape[:-2])
         # without a real token, once all the same, for no row: gradients are zero, not missing
@@ -160,8 +169,12 @@ def _over_rows(flags: Tensor, ndim: int) -> Tensor:
     return flags.reshape(flags.shape[0], *[1] * (ndim - 3), flags.shape[1], 1)
 
 
-def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Same leading shape and length, n >= 1, one float dtype, one device."""
+def check_qkv(q: Tensor, k: Tensor, v: Tensor, grouped: bool = False) -> None:
+    """Same leading shape and length, n >= 1, one float dtype, one device.
+
+    Where `grouped`, k and v may have fewer heads (the last leading dimension), each for a group of
+    q's that follow each other.
+    """
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
             raise ValueError(f"{name} is {type(x).__name__}; expected a torch.Tensor")
@@ -178,11 +191,26 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
                 f"{name} is on device {x.device} and q on {q.device}; expected one device"
             )
     if k.shape != q.shape:
-        raise ValueError(f"k has shape {tuple(k.shape)}; expected q's, {tuple(q.shape)}")
+        if grouped and v.shape[:-1] == k.shape[:-1] and _are_grouped(q, k):
+            return
+        also = ", or v's heads and a divisor of q's" if grouped else ""
+        raise ValueError(f"k has shape {tuple(k.shape)}; expected q's, {tuple(q.shape)}{also}")
     if v.shape[:-1] != q.shape[:-1]:
         raise ValueError(
             f"v has shape {tuple(v.shape)}; expected {tuple(q.shape[:-1])} and any width"
         )
+
+
+def _are_grouped(q: Tensor, k: Tensor) -> bool:
+    """Whether k (..., key heads, n, d) has fewer heads than q, each for as many of these."""
+    if q.ndim < 3 or (*k.shape[:-3], *k.shape[-2:]) != (*q.shape[:-3], *q.shape[-2:]):
+        return False
+    return 0 < k.shape[-3] < q.shape[-3] and q.shape[-3] % k.shape[-3] == 0
+
+
+def over_heads(x: Tensor, heads: int) -> Tensor:
+    """(..., key heads, n, d) -> (..., heads, n, d): what a group shares, for each of its heads."""
+    return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], -3)
 
 
 def check_scale(scale: float | None, d: int) -> float:

@@ -8,11 +8,15 @@ whole and past.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
 from chacal.ops.inputs import Gamma, check_count, run
-from chacal.ops.tiled import View, tiled
+from chacal.ops.library import Operation
+from chacal.ops.ragged import PLANS, ByLength
+from chacal.ops.tiled import TILED
 
 
 def pooled_resolvent_attention(
@@ -50,13 +54,9 @@ def pooled_resolvent_attention(
     """
     check_pooled_options(block_size, near)
 
-    def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
-        n = q.shape[1]
-        view = View(tile=min(n, block_size or default_block_size(n)), near=near, pool=True)
-        return tiled(q, k, v, gamma, scale, view)
-
+    plan = ByLength("pooled", [block_size or 0, near], [])
     return run(
-        core,
+        plan.core,
         q,
         k,
         v,
@@ -64,8 +64,16 @@ def pooled_resolvent_attention(
         scale=scale,
         mask=mask,
         cu_seqlens=cu_seqlens,
-        length_matters=block_size is None,
+        by_length=plan if block_size is None else None,
     )
+
+
+def _plan(n: int, sizes: Sequence[int], words: Sequence[str]) -> tuple[Operation, tuple[Any, ...]]:
+    block_size, near = sizes
+    return TILED, (min(n, block_size or default_block_size(n)), None, near, True, False)
+
+
+PLANS["pooled"] = _plan
 
 
 def check_pooled_options(block_size: int | None, near: int) -> None:

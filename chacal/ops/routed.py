@@ -11,12 +11,16 @@ chose it (`routing.py`), whose log-sum-exps are known beforehand, since scores n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from chacal.ops.inputs import Gamma, check_choice, check_count, run
 from chacal.ops.library import Operation
 from chacal.ops.pooled import default_block_size
+from chacal.ops.ragged import PLANS, ByLength
 from chacal.ops.routing import SCORES, Far, FarAdjoint, Routing
 from chacal.ops.streaming import row_sums
 from chacal.ops.tiled import Tiles, TilesAdjoint, View, new_memory
@@ -63,14 +67,9 @@ def routed_resolvent_attention(
     """
     check_routed_options(block_size, near, routes, parts, score)
 
-    def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
-        n = q.shape[1]
-        tile = min(n, block_size or default_block_size(n))
-        most = min(routes, max(1, (n - 1) // tile))  # there are no more tiles
-        return ROUTED(q, k, v, gamma, scale, tile, near, most, parts, score)
-
+    plan = ByLength("routed", [block_size or 0, near, routes, parts], [score])
     return run(
-        core,
+        plan.core,
         q,
         k,
         v,
@@ -78,8 +77,18 @@ def routed_resolvent_attention(
         scale=scale,
         mask=mask,
         cu_seqlens=cu_seqlens,
-        length_matters=block_size is None,
+        by_length=plan if block_size is None else None,
     )
+
+
+def _plan(n: int, sizes: Sequence[int], words: Sequence[str]) -> tuple[Operation, tuple[Any, ...]]:
+    block_size, near, routes, parts = sizes
+    tile = min(n, block_size or default_block_size(n))
+    most = min(routes, max(1, (n - 1) // tile))  # there are no more tiles
+    return ROUTED, (tile, near, most, parts, words[0])
+
+
+PLANS["routed"] = _plan
 
 
 def check_routed_options(

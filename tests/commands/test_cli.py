@@ -191,6 +191,12 @@ def test_bench_prints_a_table_and_writes_json(tmp_path):
     assert done.stdout.count("formed") == 2
 
 
+@pytest.mark.parametrize("what", ["ops", "decode"])
+def test_bench_on_a_card_that_is_not_there(what, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    one_line(chacal("bench", what, "--device", "cuda"), "no CUDA device; expected --device cpu")
+
+
 def test_bench_over_runs_tells_the_median_and_the_range(tmp_path):
     out = tmp_path / "bench.json"
     done = chacal("bench", "ops", "chacal", "-n", 33, "--heads", 1, "--width", 8, "--rounds", 3,

@@ -56,6 +56,30 @@ def test_as_the_plain_operators(text, how, monkeypatch, request):
         assert far(a, b) < 2e-5 * max(1.0, float(b.abs().max()))
 
 
+@pytest.mark.parametrize("how", ["plain", "padded", "packed"])
+def test_keys_of_a_group_are_read_in_place(how, monkeypatch, as_if_on_a_card):
+    q, gamma = draw_qkv(2, 4, n=20, d=8, d_v=6, dtype=torch.float32)[0], torch.full((4,), 0.5)
+    k, v = draw_qkv(2, 2, n=20, d=8, d_v=6, dtype=torch.float32)[1:]
+    mask = torch.ones(2, 20, dtype=torch.bool)
+    mask[0, :5] = False
+    options = {
+        "plain": {},
+        "padded": {"mask": mask},
+        "packed": {"cu_seqlens": torch.tensor([0, 11, 12, 20])},
+    }[how]
+    if how == "packed":
+        q, k, v = (x[0] for x in (q, k, v))
+    seen, forward = [], cards.TRITON.forward
+    monkeypatch.setattr(
+        cards.TRITON, "forward", lambda *args: (seen.append(args[1].shape[1]), forward(*args))[1]
+    )
+    found = both("chacal", (q, k, v), gamma, **options)
+    assert seen == [2 if how == "packed" else 4]
+    monkeypatch.setattr("chacal.ops.inputs.fits", lambda q, v: False)
+    for a, b in zip(found, both("chacal", (q, k, v), gamma, **options), strict=True):
+        assert far(a, b) < 2e-5 * max(1.0, float(b.abs().max()))
+
+
 def test_half_precision_is_not_copied_to_float32(as_if_on_a_card):
     inputs = draw_qkv(1, 2, n=20, d=8, dtype=torch.float16)
     Y = chacal.resolvent_attention(*inputs, gamma=0.5)
