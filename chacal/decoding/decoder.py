@@ -84,6 +84,11 @@ class Decoder:
         """The operator's γ; None for ordinary attention."""
         return self._gamma
 
+    @property
+    def beta(self) -> Beta | None:
+        """DeltaFormer's β; None for all others."""
+        return self._beta
+
     def new_state(self) -> State:
         """An empty one, as this decoder's sequences began."""
         state = self._make_state()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from chacal.decoding.delta import DeltaState
 from chacal.decoding.pattern import PatternState
 from chacal.decoding.slots import (
     FixedState,
@@ -305,11 +306,46 @@ class FixedBlock(FixedState):
         state.reduced_Z = grown(self.reduced_Z[rows, :, : state.length // self.block_size])
 
 
+class FixedDelta(FixedState):
+    """Keys and u of all tokens; the values that come have β as their last column."""
+
+    names = ("k", "u")
+
+    def _make(self) -> None:
+        self.k = self._room(self.key_heads, self.capacity, self.d)
+        self.u = self._room(self.heads, self.capacity, self.d_v)
+
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, t: Tensor
+    ) -> Tensor:
+        """Y (batch, heads, 1, d_v) of the tokens at places t (batch,)."""
+        v, beta = v[..., :-1], v[..., -1:]
+        put(self.k, t, k)
+        put(self.u, t, v)  # what stood here is out of sight, but 0 times NaN would be NaN
+        slots, t = torch.arange(self.capacity, device=t.device), t[:, None]
+        asks = q if self.like.read == "queries" else over_heads(k, self.heads)
+        before = torch.softmax(hide(scores(asks, self.k, scale), slots >= t), -1)
+        # before the first token there is nothing, of which a softmax is NaN
+        held = torch.where(t[:, None, None] > 0, before @ self.u, 0)
+        put(self.u, t[:, 0], v - beta * held)
+        return torch.softmax(hide(scores(q, self.k, scale), slots > t), -1) @ self.u
+
+    def store(self, rows: slice, state: Any) -> None:
+        """Sequences `rows`, from a state that holds their heads one after another."""
+        fill(self.k, rows, state.k)
+        fill(self.u, rows, state.u)
+
+    def _restore(self, rows: slice, state: Any) -> None:
+        state.k = grown(self.k[rows, :, : state.length], state.groups)
+        state.u = grown(self.u[rows, :, : state.length])
+
+
 FIXED: dict[type[Any], type[FixedState]] = {
     ExactState: FixedView,
     TiledState: FixedView,
     RoutedState: FixedRouted,
     PatternState: FixedPattern,
     BlockState: FixedBlock,
+    DeltaState: FixedDelta,
 }
 """The state of fixed size of each that grows."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from chacal.decoding.decoder import Decoder, extend_state
 from chacal.decoding.fixed import FIXED
 from chacal.decoding.slots import FixedState
+from chacal.ops.delta import Beta, with_beta
 from chacal.ops.guard import no_autocast
 from chacal.ops.inputs import Gamma, check_count, check_gamma, check_scale, over_heads
 
@@ -29,7 +30,7 @@ class FixedDecoder:
         check_count("capacity", capacity)
         self.capacity = capacity
         self._like = decoder.new_state()
-        self._gamma = decoder.gamma
+        self._gamma, self._beta = decoder.gamma, decoder.beta
         self.state: FixedState | None = None
         self.lengths: Tensor | None = None
 
@@ -69,6 +70,7 @@ class FixedDecoder:
         *,
         scale: float | None = None,
         gamma: Gamma | None = None,
+        beta: Beta | None = None,
     ) -> Tensor:
         """Outputs of new tokens, given all before them.
 
@@ -81,6 +83,7 @@ class FixedDecoder:
             mask: (batch, c) boolean, True for real tokens.
             scale: multiplies q·k; None is 1/√d.
             gamma: γ, if not the operator's own.
+            beta: β, a number or (batch, heads, c), if not the operator's own.
 
         Returns:
             (batch, heads, c, d_v) in q's dtype; zeros at padding.
@@ -92,6 +95,8 @@ class FixedDecoder:
         gammas = check_gamma(own if gamma is None else gamma, q)
         gammas = gammas.to(torch.promote_types(q.dtype, torch.float32))
         gammas = gammas.expand(q.shape[:2])[..., None, None]
+        if self._beta is not None:
+            v = with_beta(over_heads(v, q.shape[1]), self._beta if beta is None else beta)
         with torch.no_grad(), no_autocast(q.device):
             if q.shape[2] == 1:
                 return self._step(q, k, v, mask, gammas, scale)
@@ -125,7 +130,7 @@ class FixedDecoder:
         compute, heads = torch.promote_types(q.dtype, torch.float32), q.shape[1]
         dtype = q.dtype
         q, k, v = (over_heads(x, heads).to(compute) for x in (q, k, v))
-        Y = v.new_zeros(v.shape)
+        Y = v.new_zeros(*v.shape[:-1], self.state.d_v)
         lengths = self.lengths.tolist()
         together = (mask is None or bool(mask.all())) and len(set(lengths)) == 1
         each = [slice(0, len(lengths))] if together else [slice(i, i + 1) for i in range(len(q))]

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chacal.ops.attend import softmax_lse
-from chacal.ops.inputs import check_choice, check_qkv, may_read, run
+from chacal.ops.inputs import check_choice, check_qkv, may_read, over_heads, run
 from chacal.ops.library import Operation, no_dgamma
 from chacal.ops.streaming import (
     RESOLVENT,
@@ -56,8 +56,8 @@ def delta_attention(
 
     Args:
         q: (..., n, d) queries.
-        k: (..., n, d) keys.
-        v: (..., n, d_v) values.
+        k: (..., n, d) keys; their heads may be a divisor of q's, as in grouped-query attention.
+        v: (..., n, d_v) values, with as many heads as k.
         beta: β in [-1, 1]: a number, or (..., n), or what broadcasts to it. None is 1; 0 is
             ordinary attention.
         read: which words look for what is taken away: "queries" or "keys".
@@ -69,7 +69,9 @@ def delta_attention(
         (..., n, d_v) in q's dtype; zeros at padding.
     """
     check_read(read)
-    check_qkv(q, k, v)
+    check_qkv(q, k, v, grouped=mask is None or q.ndim > 3)
+    if k.shape != q.shape:  # β is each head's own, so u is too
+        k, v = (over_heads(x, q.shape[-3]) for x in (k, v))
 
     def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
         v, beta = apart(v)
