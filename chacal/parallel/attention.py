@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -44,6 +45,7 @@ from chacal.ops.routing import Routing
 from chacal.ops.tiled import View
 from chacal.ops.window import window_view
 from chacal.parallel.chunk import Method, starts
+from chacal.parallel.dtensor import attend_dtensors, is_dtensor
 from chacal.parallel.exact import Exact
 from chacal.parallel.link import Link, Processes
 from chacal.parallel.move import moved
@@ -75,7 +77,8 @@ def sharded_attention(
 
     Args:
         operator: exact ChaCAL, window or routed, dense or local; or its text.
-        q: (..., n_r, d) queries of this rank's tokens, at least one.
+        q: (..., n_r, d) queries of this rank's tokens, at least one. Or a DTensor, sharded along n
+            over a mesh of one dimension, which then is the group; k and v like it.
         k: (..., n_r, d) keys.
         v: (..., n_r, d_v) values.
         group: the ranks, in the order of the text: a process group, one dimension of a
@@ -88,10 +91,18 @@ def sharded_attention(
         gamma: stands in for the operator's own.
 
     Returns:
-        (..., n_r, d_v) of this rank's tokens in q's dtype; zeros at padding.
+        (..., n_r, d_v) of this rank's tokens in q's dtype, zeros at padding; a DTensor of DTensors.
     """
     operator = parse_operator(operator) if isinstance(operator, str) else operator
     check_shardable(operator)
+    if is_dtensor(q):
+        return attend_dtensors(
+            partial(
+                sharded_attention, operator, mask=mask, cu_seqlens=cu_seqlens, scale=scale,
+                gamma=gamma,
+            ),
+            q, k, v, group,
+        )  # fmt: skip
     check_qkv(q, k, v)
     link = as_link(group)
     if gamma is not None and not operator.has_gamma:
