@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "bench": {"ops", "operators", "decoding", "kernels", "_orphans", "_memory"},
     "report": {"_plain", "_files", "_extras", "_echo"},
     "training": {
-        "ops", "operators", "nn", "hf", "tasks", "bench", "_version", "_plain", "_files",
+        "ops", "operators", "nn", "hf", "tasks", "bench", "parallel", "_version", "_plain", "_files",
         "_memory", "_echo",
     },
     "experiments": {

@@ -19,10 +19,18 @@ CHUNKS = 4
 way from rank to rank, the others are worked on."""
 
 
-def cut(heads: Sequence[int], ranks: int) -> list[list[slice]]:
-    """Parts of so many heads each, cut to chunks that are many enough for a pipeline."""
-    most = max(1, -(-sum(heads) // (CHUNKS * ranks)))
-    return [[slice(a, min(a + most, B)) for a in range(0, B, most)] for B in heads]
+LEAST = 1024
+"""Rows of a chunk (heads times tokens), where there are so many: fewer are done before a message is
+there."""
+
+
+def cut(heads: Sequence[int], lengths: Sequence[Sequence[int]], ranks: int) -> list[list[slice]]:
+    """Parts of so many heads and such lengths, cut to chunks that are enough for a pipeline."""
+    made = []
+    for B, own in zip(heads, lengths, strict=True):
+        most = max(-(-sum(heads) // (CHUNKS * ranks)), -(-LEAST // sum(own)))
+        made.append([slice(a, min(a + most, B)) for a in range(0, B, most)])
+    return made
 
 
 @functools.lru_cache(maxsize=64)
@@ -60,7 +68,7 @@ class Sharded(torch.autograd.Function):
         """Y (B, l, d_v) of each part; four tensors of each are given."""
         chunks, which, outputs = [], [], []
         parts = [tensors[i : i + 4] for i in range(0, len(tensors), 4)]
-        cuts = cut([q.shape[0] for q, *_ in parts], link.size)
+        cuts = cut([q.shape[0] for q, *_ in parts], lengths, link.size)
         for (q, k, v, gamma), slices, method, own in zip(
             parts, cuts, methods, lengths, strict=True
         ):

@@ -7,6 +7,7 @@ from cases import draw
 from ranks import both, on_ranks, shards
 
 from chacal.parallel import sharded_attention
+from chacal.parallel.sharded import cut
 
 EXACT = 1e-10
 
@@ -17,6 +18,12 @@ OPERATORS = [
 ]  # fmt: skip
 
 LENGTHS = [(8, 8), (13, 4), (1, 16), (7, 2, 12), (5, 1, 1, 14)]
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    """As many chunks as for long texts."""
+    monkeypatch.setattr("chacal.parallel.sharded.LEAST", 1)
 
 
 def inputs(n, B=2, h=3, d=4, d_v=4):
@@ -150,3 +157,14 @@ def test_wrong_lengths_are_told():
             sharded_attention("chacal", q, k, v, group=link, lengths=(3, 3))
 
     on_ranks(2, call)
+
+
+def test_short_texts_are_not_cut_small(as_it_is):
+    assert [len(x) for x in cut([64], [(8, 8)], 2)] == [1]
+    assert [len(x) for x in cut([64], [(4096, 4096)], 2)] == [8]
+    assert [len(x) for x in cut([6], [(4096, 4096)], 2)] == [6]
+
+
+@pytest.fixture
+def as_it_is(monkeypatch):
+    monkeypatch.setattr("chacal.parallel.sharded.LEAST", 1024)

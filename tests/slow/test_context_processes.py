@@ -71,7 +71,7 @@ def test_processes_agree_with_one(size, free_port):
         rank.start()
     told = {}
     for _ in ranks:
-        rank, found = queue.get(timeout=100)
+        rank, found = queue.get(timeout=240)
         told[rank] = found
     for _ in ranks:
         queue.task_done()
@@ -156,7 +156,7 @@ def launch(size, port, out, spare):
         )
         for rank in range(size)
     ]  # fmt: skip
-    said = [rank.communicate(timeout=100)[0] for rank in ranks]
+    said = [rank.communicate(timeout=240)[0] for rank in ranks]
     return [rank.returncode for rank in ranks], said
 
 
