@@ -43,8 +43,8 @@ def evaluate(
 
     The last batch of generated examples is cut, so exactly `examples` of them count. A stored split
     counts as a whole, or if `sampled` by so many of its examples, the same ones for every run
-    (`count_examples`). Batches are dealt out to the ranks of `group`, or to those of them that share
-    texts; after each turn `report` is told how many examples are done, and of how many.
+    (`count_examples`). Batches are dealt out to the ranks of `group`, or to those that share texts;
+    after each turn `report` is told how many examples are done, and of how many.
 
     Losses are teacher-forced: of every asked token given the true ones before it. So are the
     predictions of a causal model. Of a model with an operator that sees later tokens they are what

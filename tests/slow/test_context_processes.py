@@ -141,14 +141,16 @@ def long_text(rank, size, port, out, spare):
             raise
         print("memory ran out", flush=True)
         os._exit(3)
-    for name, x in zip(("Y", "dq", "dk", "dv"), (Y.detach(), *(x.grad for x in leaves))):
+    made = {"Y": Y.detach(), **dict(zip(("dq", "dk", "dv"), (x.grad for x in leaves), strict=True))}
+    for name, x in made.items():
         x.numpy().tofile(f"{out}/{name}.{rank}")
     dist.barrier()
     dist.destroy_process_group()
 
 
 def launch(size, port, out, spare):
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_context_processes as t; t.long_text"
+    here = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})"
+    code = f"{here}; import test_context_processes as t; t.long_text"
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", f"{code}({rank}, {size}, {port}, {str(out)!r}, {spare})"],

@@ -26,7 +26,7 @@ def of_four(monkeypatch):
 
 
 def test_operators_without_a_sharded_form_are_named(of_four):
-    with pytest.raises(ValueError, match="^pooled cannot share a sequence among ranks; expected"):
+    with pytest.raises(ValueError, match=r"^pooled cannot share a sequence among ranks; expected"):
         check_context(config(("chacal", "pooled")))
     check_context(config(("chacal", "window@4", "routed", "dense", "local@4")))
 
