@@ -21,6 +21,7 @@ class ThreadLink:
     def __init__(self, ranks, rank):
         self.ranks, self.rank, self.size = ranks, rank, ranks.size
         self.traffic = Traffic()
+        self.held = False
         self.posted = {other: collections.deque() for other in range(self.size)}
 
     def send(self, x, to):
@@ -32,6 +33,9 @@ class ThreadLink:
         coming = Coming(self, origin, like, tuple(shape))
         self.posted[origin].append(coming)
         return coming
+
+    def done(self):
+        pass
 
     def flush(self):
         pass

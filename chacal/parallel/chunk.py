@@ -174,7 +174,7 @@ def execute(events: Sequence[Event], link: Link, states: Mapping[int, State]) ->
             inbox.setdefault(event.before, []).append((event, coming))
         if last[event.chunk] == i:
             state.finish()
-    link.flush()
+    link.done()
 
 
 @dataclass(frozen=True)

@@ -109,10 +109,15 @@ def context_parallel(group: Group, length: int | Sequence[int]) -> Iterator[Part
             f"lengths are {', '.join(map(str, lengths))}; expected at least one token for each of "
             f"{link.size} ranks"
         )
-    token = _CURRENT.set(Part(link, lengths))
+    part = Part(link, lengths)
+    token = _CURRENT.set(part)
+    link.held = True
     try:
-        yield Part(link, lengths)
+        yield part
+        link.flush()
     finally:
+        # gradients that are asked for later still leave
+        link.held = False
         _CURRENT.reset(token)
 
 

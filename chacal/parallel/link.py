@@ -41,12 +41,16 @@ class Link(Protocol):
     rank: int
     size: int
     traffic: Traffic
+    held: bool
 
     def send(self, x: Tensor, to: int) -> None:
         """Begin to send; x is not to be changed."""
 
     def receive(self, like: Tensor, shape: Sequence[int], origin: int) -> Received:
         """Begin to receive a tensor of that shape, and of the dtype and device of `like`."""
+
+    def done(self) -> None:
+        """A program is at its end; what was sent may leave later only where someone sees to it."""
 
     def flush(self) -> None:
         """Wait until all that was sent has left."""
@@ -56,12 +60,18 @@ class Link(Protocol):
 
 
 class Processes:
-    """The ranks of a process group, by their numbers in it."""
+    """The ranks of a process group, by their numbers in it.
+
+    Attributes:
+        held: whether who holds it calls `flush` in the end: then a layer's last tensors leave while
+            the next layer is begun.
+    """
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         self.group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.traffic = Traffic()
+        self.held = False
         self._sent: deque[tuple[Any, Tensor]] = deque()
 
     def _whole(self, rank: int) -> int:
@@ -79,6 +89,11 @@ class Processes:
         """See `Link`."""
         x = like.new_empty(tuple(shape))
         return _Coming(self, dist.irecv(x, self._whole(origin), self.group), x)
+
+    def done(self) -> None:
+        """See `Link`."""
+        if not self.held:
+            self.flush()
 
     def flush(self) -> None:
         """See `Link`."""

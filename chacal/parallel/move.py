@@ -56,5 +56,5 @@ def _move(link: Link, x: Tensor, lengths: Sequence[int], wanted: Sequence[int]) 
     for rank, part in exchange(link, x, sent, coming).items():
         a = max(new[0], there[rank]) - new[0]
         made[:, a : a + part.shape[1]] = part
-    link.flush()
+    link.done()
     return made
