@@ -42,7 +42,7 @@ class Pulse:
     def stop(self) -> None:
         """No more beats: this process leaves."""
         self._stop.set()
-        self._thread.join()
+        self._thread.join(2 * BEAT)
 
     def lost(self) -> list[int]:
         """Ranks whose pulse has stopped without a note; 0 if the store itself is gone with it."""
