@@ -79,9 +79,19 @@ class Part:
 
 _CURRENT: ContextVar[Part | None] = ContextVar("part", default=None)
 
+_OPEN: list[Part] = []
+"""All that are entered in this process, for compilers."""
+
 
 def current_part() -> Part | None:
     """The part that a surrounding `context_parallel` names."""
+    if torch.compiler.is_compiling():
+        # a compiler cannot read a context variable, but it sees this list change
+        if _OPEN:
+            raise NotImplementedError(
+                "a model that shares texts was compiled; expected it as it is"
+            )
+        return None
     return _CURRENT.get()
 
 
@@ -111,6 +121,7 @@ def context_parallel(group: Group, length: int | Sequence[int]) -> Iterator[Part
         )
     part = Part(link, lengths)
     token = _CURRENT.set(part)
+    _OPEN.append(part)
     link.held = True
     try:
         yield part
@@ -118,6 +129,7 @@ def context_parallel(group: Group, length: int | Sequence[int]) -> Iterator[Part
     finally:
         # gradients that are asked for later still leave
         link.held = False
+        _OPEN.remove(part)
         _CURRENT.reset(token)
 
 

@@ -7,7 +7,7 @@ import torch
 from ranks import on_ranks
 
 from chacal.nn import Transformer
-from chacal.parallel import context_parallel
+from chacal.parallel import context_parallel, current_part
 
 
 def model(positions, operators):
@@ -66,3 +66,18 @@ def test_a_shard_of_another_length_is_told():
             model("rotary", ("chacal",))(torch.zeros(1, 3, dtype=torch.long))
 
     on_ranks(2, one)
+
+
+def test_a_compiler_does_not_take_a_part_for_the_whole(monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert current_part() is None
+
+    def one(link):
+        with (
+            context_parallel(link, 8),
+            pytest.raises(NotImplementedError, match="shares texts was compiled"),
+        ):
+            current_part()
+
+    on_ranks(1, one)
+    assert current_part() is None
