@@ -25,8 +25,8 @@ MAY_IMPORT = {
     "bench": {"ops", "operators", "decoding", "kernels", "parallel", "_orphans", "_memory"},
     "report": {"_plain", "_files", "_extras", "_echo"},
     "training": {
-        "ops", "operators", "nn", "hf", "tasks", "bench", "parallel", "_version", "_plain", "_files",
-        "_memory", "_echo",
+        "ops", "operators", "nn", "hf", "tasks", "bench", "parallel", "_version", "_plain",
+        "_files", "_memory", "_echo",
     },
     "experiments": {
         "ops", "operators", "nn", "tasks", "training", "bench", "report", "_plain", "_files",
