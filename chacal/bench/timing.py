@@ -63,6 +63,7 @@ class Timed:
 
 
 TimedT = TypeVar("TimedT", bound=Timed)
+ResultT = TypeVar("ResultT")
 
 
 DEVICES = ("cpu", "cuda")
@@ -260,6 +261,19 @@ def _alone(measure: Callable[[], list[TimedT]], threads: int) -> list[TimedT]:
         except BrokenProcessPool:
             raise ValueError(
                 "a run's process was killed before its end; perhaps it lacks memory: expected "
+                "fewer heads, shorter lengths or a smaller batch"
+            ) from None
+
+
+def together(call: Callable[[int], ResultT], processes: int) -> list[ResultT]:
+    """call(rank) in so many fresh processes at once; what each returned, in order."""
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=fresh, initializer=_end_with_parent) as pool:
+        try:
+            return list(pool.map(call, range(processes)))
+        except BrokenProcessPool:
+            raise ValueError(
+                "one of the processes was killed before its end; perhaps it lacks memory: expected "
                 "fewer heads, shorter lengths or a smaller batch"
             ) from None
 

@@ -79,6 +79,29 @@ def bench_decode(operators: tuple[str, ...], **options: Any) -> None:
     bench_decoding(operators, **options)
 
 
+@bench.command("context")
+@click.argument("operators", nargs=-1)
+@click.option("--processes", default=2, show_default=True,
+              help="Processes that share the text, on this machine.")  # fmt: skip
+@click.option("-n", "--length", default=4096, show_default=True, help="Tokens of the whole text.")
+@click.option("--heads", default=8, show_default=True, help="Attention heads.")
+@click.option("--width", default=64, show_default=True, help="Width of a head.")
+@click.option("--batch", default=1, show_default=True, help="Sequences.")
+@click.option("--rounds", default=5, show_default=True, help="Timed calls of each; medians count.")
+@click.option("--threads", default=1, show_default=True, help="CPU threads of each process.")
+@click.option("--model", "models", multiple=True, type=int, default=(8, 64), show_default=True,
+              help="Processes to model, with as many tokens each; may be repeated.")  # fmt: skip
+@click.option("--bandwidth", default=10.0, show_default=True,
+              help="Of the modelled line between two processes, GB/s.")  # fmt: skip
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
+def bench_context(operators: tuple[str, ...], **options: Any) -> None:
+    """Time OPERATORS (chacal, window@64 and routed@64, unless named) on one text over several
+    processes, forward and backward: bytes sent, time over one process, the share of waiting."""
+    from chacal.commands.bench_context import bench_context
+
+    bench_context(operators, **options)
+
+
 @bench.command("play")
 @click.option("--pages", "pages", multiple=True, type=click.IntRange(1, 100), default=(1, 10),
               show_default=True, help="Pages open at once; may be repeated.")  # fmt: skip

@@ -329,9 +329,10 @@ def main() -> None:
     except (ValueError, OSError) as error:
         if debug:
             raise
-        _say(str(error))
         from chacal.training.distributed import LostProcess
 
+        if not isinstance(error, LostProcess) or error.speaks:
+            _say(str(error))
         if isinstance(error, LostProcess):
             sys.stdout.flush()
             os._exit(2)  # gloo may wait for the lost one for good while it is taken down

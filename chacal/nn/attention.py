@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from chacal.decoding.decoder import Decoder
 from chacal.nn.gamma import LearnedGamma
 from chacal.operators import Operator, parse_operator
+from chacal.parallel import current_part
 
 
 class Attention(nn.Module):
@@ -105,7 +106,7 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None = None, decoder: Decoder | None = None
     ) -> Tensor:
-        """Attend.
+        """Attend; inside `chacal.parallel.context_parallel`, as this rank's part of a text.
 
         Args:
             x: (batch, n, width).
@@ -118,8 +119,12 @@ class Attention(nn.Module):
         """
         beta = self.betas(x)
         if decoder is None:
-            q, k, v = self.project(x)
-            Y = self.operator(q, k, v, mask=mask, gamma=self.gamma, beta=beta)
+            part = current_part()
+            q, k, v = self.project(x, 0 if part is None else part.first)
+            if part is None:
+                Y = self.operator(q, k, v, mask=mask, gamma=self.gamma, beta=beta)
+            else:
+                Y = part.attend(self.operator, q, k, v, mask=mask, gamma=self.gamma)
         else:
             q, k, v = self.project(x, decoder.length)
             Y = decoder.extend(q, k, v, mask, gamma=self.gamma, beta=beta)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from chacal.decoding.decoder import Decoder
 from chacal.nn.attention import Attention
 from chacal.operators import Operator, parse_operator
+from chacal.parallel import current_part
 
 EMBED_STD = 0.02
 """Of embeddings at first, as in GPT-2."""
@@ -102,7 +103,8 @@ class Transformer(nn.Module):
         return [layer for layer in self.layers if isinstance(layer, Block)]
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Scores of every class at every position.
+        """Scores of every class at every position; inside `chacal.parallel.context_parallel`, at
+        those of this rank's tokens.
 
         Args:
             tokens: (batch, n), or (batch, n, symbols).
@@ -111,7 +113,8 @@ class Transformer(nn.Module):
         Returns:
             (batch, n, classes), or (batch, n, symbols, classes).
         """
-        x = self._embed(tokens, 0)
+        part = current_part()
+        x = self._embed(tokens, 0 if part is None else part.first)
         for layer in self.blocks():
             x = layer(x, mask)
         return self._scores(x)

@@ -21,7 +21,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, "Tensor | None"], Tensor]
 def attend_packed(attend: Attend, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
     """Each sequence of the packed q, k, v (..., n, d) by itself; Y (..., n, d_v)."""
     parts, places = [], []
-    for index, real in batches(check_cu_seqlens(cu_seqlens, q), q.device):
+    for index, real in batches(check_cu_seqlens(cu_seqlens, q.shape[-2]), q.device):
         # (..., sequences, length, d), then sequences first
         q_some, k_some, v_some = (x[..., index, :].movedim(-3, 0) for x in (q, k, v))
         whole = bool(real.all())
@@ -47,7 +47,7 @@ def batches(ends: list[int], device: torch.device) -> list[tuple[Tensor, Tensor]
     return found
 
 
-def check_cu_seqlens(cu_seqlens: Tensor, q: Tensor) -> list[int]:
+def check_cu_seqlens(cu_seqlens: Tensor, n: int) -> list[int]:
     """Whole numbers from 0 to n that never fall."""
     if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
         given = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
@@ -55,7 +55,6 @@ def check_cu_seqlens(cu_seqlens: Tensor, q: Tensor) -> list[int]:
             f"cu_seqlens is {given}; expected a tensor of int32 or int64, where sequences begin "
             f"and the last one ends"
         )
-    n = q.shape[-2]
     ends: list[int] = cu_seqlens.tolist() if cu_seqlens.ndim == 1 else []
     rises = all(a <= b for a, b in itertools.pairwise(ends))
     if len(ends) < 2 or ends[0] != 0 or ends[-1] != n or not rises:

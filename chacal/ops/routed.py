@@ -22,7 +22,7 @@ from chacal.ops.library import Operation
 from chacal.ops.pooled import default_block_size
 from chacal.ops.ragged import PLANS, ByLength
 from chacal.ops.routing import SCORES, Far, FarAdjoint, Routing
-from chacal.ops.streaming import row_sums
+from chacal.ops.streaming import from_first, row_sums
 from chacal.ops.tiled import Tiles, TilesAdjoint, View, new_memory
 
 
@@ -149,7 +149,8 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and γ."""
     view = View(tile, near=near)
-    close = TilesAdjoint(view, q, k, v, gamma, scale, Y, lse, dY)
+    v, H = from_first(v, Y, gamma)
+    close = TilesAdjoint(view, q, k, v, gamma, scale, H, lse, dY)
     far = FarAdjoint(q, k, v.shape[2], scale, tile, chosen, lse)
     for a, b in reversed(list(view.tiles(0, q.shape[1]))):
         if b - a == tile:

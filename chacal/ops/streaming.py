@@ -164,7 +164,12 @@ class Rows:
 
     def see(self, a: int, b: int, first: int, last: int) -> None:
         """Rows a to b attend to keys first to last, all solved."""
-        out, lse = attend(self.q[:, a:b], self.k[:, first:last], self.Z[:, first:last], self.scale)
+        k, Z = self.k[:, first:last], self.Z[:, first:last]
+        self.join(a, b, *attend(self.q[:, a:b], k, Z, self.scale))
+
+    def join(self, a: int, b: int, out: Tensor, lse: Tensor) -> None:
+        """What rows a to b have of other keys: softmax over those alone, times Z, and its
+        log-sum-exps."""
         before = self.lse[:, a:b]
         # the shares of two parts of a softmax: e^lse / (e^lse + e^before), and the rest
         self.H[:, a:b].lerp_(out, torch.sigmoid(lse - before).unsqueeze(-1))

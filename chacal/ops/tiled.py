@@ -182,14 +182,14 @@ class TilesAdjoint:
         v: Tensor,
         gamma: Tensor,
         scale: float,
-        Y: Tensor,
+        H: Tensor,
         lse: Tensor,
         dY: Tensor,
     ) -> None:
+        """`H` (B, n, d_v) is A Z and `lse` (B, n) the log-sum-exps, both of whole rows."""
         self.view, self.q, self.lse, self.dY = view, q, lse, dY
-        self.gamma, self.scale = gamma, scale
-        v, self.H = (v, Y / (1 - gamma)) if view.drop else from_first(v, Y, gamma)
-        self.Z = torch.addcmul(v, self.H, gamma)
+        self.gamma, self.scale, self.H = gamma, scale, H
+        self.Z = torch.addcmul(v, H, gamma)
         if view.drop:
             # H counts the hop to oneself and Z does not: Z = V + γ (H - A_tt Z)
             self.A_tt = ((q * k).sum(-1).mul_(scale) - lse).exp_().unsqueeze(-1)
@@ -291,7 +291,8 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and γ."""
     view = View(tile, window, near, pool, drop)
-    adjoint = TilesAdjoint(view, q, k, v, gamma, scale, Y, lse, dY)
+    v, H = (v, Y / (1 - gamma)) if drop else from_first(v, Y, gamma)
+    adjoint = TilesAdjoint(view, q, k, v, gamma, scale, H, lse, dY)
     for a, b in reversed(list(view.tiles(0, q.shape[1]))):
         adjoint.step(a, b)
     adjoint.finish()

@@ -119,12 +119,15 @@ class TrainConfig:
     sampled: bool = added(
         False, help="whether these numbers hold for stored splits too, as a fixed sample; else all"
     )
+    context_parallel: int = added(
+        1, help="processes that share each sequence (under torchrun), a part of its tokens each"
+    )
     gamma_lr: float = added(1e-2, help="peak learning rate of γ, where an operator has gamma=learn")
 
     def __post_init__(self) -> None:
         _refuse_infinite(self)
         counts = ("batch_size", "accumulate", "eval_every", "checkpoint_every", "log_every")
-        check_wholes(self, counts, least=1)
+        check_wholes(self, (*counts, "context_parallel"), least=1)
         check_wholes(self, ("steps", "warmup", "seed", "eval_examples", "test_examples"), least=0)
         check_threads(self.threads, least=0)
         for name in ("clip", "weight_decay"):

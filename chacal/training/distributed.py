@@ -1,28 +1,52 @@
 """One process or many, the same to the loop: torchrun's ranks, DDP or FSDP2, sums over all.
 
 Every rank makes the whole batch (a pure function of the step) and takes its own rows, so a run
-with two processes sees what a run with one sees.
+with two processes sees what a run with one sees. With `context` processes to a text, so many ranks
+in a row take the same rows, and of these each its own part (chacal/parallel).
 """
 
 from __future__ import annotations
 
+import signal
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from chacal.parallel import Part, context_parallel
 from chacal.tasks.base import Totals
 from chacal.training.checkpoint import pack_optimizer, unpack_optimizer
+from chacal.training.pulse import Pulse
 from chacal.training.torchrun import local_rank, rank, under_torchrun, world_size
 
 
 class LostProcess(ConnectionError):
-    """Another process of this run has ended, and a step without it cannot be taken."""
+    """Another process of this run has ended, and a step without it cannot be taken.
+
+    Attributes:
+        speaks: whether this process is the one that tells of it.
+    """
+
+    speaks = True
+
+
+class Whole:
+    """A text that is not shared, in the place of `chacal.parallel.Part`."""
+
+    def take(self, x: Tensor) -> Tensor:
+        """All of it."""
+        return x
+
+    def join(self, x: Tensor) -> Tensor:
+        """All of it."""
+        return x
 
 
 LOST = ("connection", "gloo", "nccl", "socket", "broken pipe", "timed out", "peer")
@@ -37,6 +61,31 @@ class Group:
     world: int
     device: torch.device
     fsdp: bool = False
+    context: int = 1
+    """Processes that share each text."""
+    shared: dist.ProcessGroup | None = None
+    """Those that share ours."""
+
+    @property
+    def data_rank(self) -> int:
+        """Which of the rows of a batch are ours, and of all others that share them."""
+        return self.rank // self.context
+
+    @property
+    def data_world(self) -> int:
+        """In how many parts the rows of a batch are dealt out."""
+        return -(-self.world // self.context)
+
+    @property
+    def counts(self) -> bool:
+        """Whether this process counts what all know that share its texts."""
+        return self.rank % self.context == 0
+
+    def share(self, length: int) -> AbstractContextManager[Part | Whole]:
+        """Where a model stands on this process's part of texts of that length."""
+        if self.context == 1:
+            return nullcontext(Whole())
+        return context_parallel(self.shared, length)
 
     @property
     def first(self) -> bool:
@@ -172,7 +221,7 @@ def chosen_device(device: str) -> torch.device:
 
 
 @contextmanager
-def start(device: str, fsdp: bool) -> Iterator[Group]:
+def start(device: str, fsdp: bool, context: int = 1) -> Iterator[Group]:
     """Join torchrun's processes, if it started us; leave them at the end.
 
     Where they are joined already, by a caller that trains several runs, they are left so: a
@@ -181,34 +230,68 @@ def start(device: str, fsdp: bool) -> Iterator[Group]:
     where = chosen_device(device)
     if fsdp and not under_torchrun():
         raise ValueError("fsdp needs processes to shard over; start it with torchrun")
+    if world_size() % context:
+        raise ValueError(
+            f"context_parallel is {context}; expected a divisor of the {world_size()} processes "
+            f"that torchrun starts (--nproc-per-node)"
+        )
     if not under_torchrun():
         yield Group(0, 1, where)
         return
     if dist.is_initialized():
-        with _telling_of_the_lost():
-            yield Group(rank(), world_size(), where, fsdp)
+        with _telling_of_the_lost(None):
+            yield _joined(where, fsdp, context)
         return
     if where.type == "cuda":
         torch.cuda.set_device(where)
+    store = next(dist.rendezvous("env://"))[0]
+    store.set_timeout(SLOWEST)
+    pulse = Pulse(dist.PrefixStore("pulse", store.clone()), rank(), world_size())
     try:
-        with _telling_of_the_lost():
-            dist.init_process_group("cpu:gloo,cuda:nccl" if where.type == "cuda" else "gloo")
-            yield Group(rank(), world_size(), where, fsdp)
+        with _telling_of_the_lost(pulse):
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if where.type == "cuda" else "gloo",
+                store=dist.PrefixStore("run", store), rank=rank(), world_size=world_size(),
+            )  # fmt: skip
+            yield _joined(where, fsdp, context)
     finally:
+        pulse.stop()
         if dist.is_initialized():
             dist.destroy_process_group()
 
 
+SLOWEST = timedelta(minutes=30)
+"""How long the first process to be there waits for the last."""
+
+
+def _joined(where: torch.device, fsdp: bool, context: int) -> Group:
+    shared = None
+    if context > 1:
+        # neighbours share a text: they are most likely on one machine
+        mesh = dist.init_device_mesh(
+            where.type, (world_size() // context, context), mesh_dim_names=("data", "context")
+        )
+        shared = mesh["context"].get_group()
+    return Group(rank(), world_size(), where, fsdp, context, shared)
+
+
 @contextmanager
-def _telling_of_the_lost() -> Iterator[None]:
-    """A backend's error about a process that is gone, in one line that says so."""
+def _telling_of_the_lost(pulse: Pulse | None) -> Iterator[None]:
+    """A backend's error about a process that is gone, in one line that says which, said once."""
     try:
         yield
     except RuntimeError as error:
         text = str(error)
         if not any(word in text.lower() for word in LOST):
             raise
-        raise LostProcess(
-            f"another process of this run ended: {text.splitlines()[0]}; the last checkpoint is "
-            f"kept, and --resume goes on from it"
-        ) from None
+        if threading.current_thread() is threading.main_thread():
+            # torchrun asks the others to end as soon as one has; they do, when they have told why
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        gone = [] if pulse is None else pulse.lost()
+        names = ", ".join(f"rank {rank}" for rank in gone) or "another process"
+        lost = LostProcess(
+            f"{names} of this run ended: {text.splitlines()[0]}; the last checkpoint is kept, and "
+            f"--resume goes on from it"
+        )
+        lost.speaks = pulse is None or pulse.speaks(gone)
+        raise lost from None

@@ -44,9 +44,9 @@ def evaluate(
 
     The last batch of generated examples is cut, so exactly `examples` of them count. A stored split
     counts as a whole, or if `sampled` by so many of its examples, the same ones for every run
-    (`count_examples`). Batches are dealt out to the ranks of `group`; after each turn `report` is
-    told how many examples are done, and of how many; where answers are generated, also after each
-    of their tokens. It may raise to stop.
+    (`count_examples`). Batches are dealt out to the ranks of `group`, or to those that share texts;
+    after each turn `report` is told how many examples are done, and of how many; where answers are
+    generated, also after each of their tokens. It may raise to stop.
 
     Losses are teacher-forced: of every asked token given the true ones before it. So are the
     predictions of a causal model. Of a model with an operator that sees later tokens they are what
@@ -64,9 +64,9 @@ def evaluate(
     batches = -(-total // batch_size)
     totals: Totals = {}
     forced_totals: Totals = {}
-    for turn in range(0, batches, group.world):
+    for turn in range(0, batches, group.data_world):
         # a rank whose turn has no batch runs along uncounted: sharded layers need every rank
-        index = min(turn + group.rank, batches - 1)
+        index = min(turn + group.data_rank, batches - 1)
         first, last = index * batch_size, min(total, (index + 1) * batch_size)
         batch = (
             task.batch(split, seed, index, last - first)
@@ -76,7 +76,7 @@ def evaluate(
         tokens, targets = (
             torch.from_numpy(x).to(group.device) for x in (batch.tokens, batch.targets)
         )
-        guesses, losses = _forced(model, tokens, targets, bf16)
+        guesses, losses = _forced(model, tokens, targets, group, bf16)
         forced = guesses
         if task.inputs:  # an encoder-decoder answers in its own words
             guesses = plain.answer(tokens)
@@ -85,11 +85,11 @@ def evaluate(
                 model, tokens, targets, task.padding, group, bf16,
                 between=functools.partial(report, min(turn * batch_size, total), total),
             )  # fmt: skip
-        if index == turn + group.rank:
+        if index == turn + group.data_rank and group.counts:
             _add(totals, task.count(guesses.cpu().numpy(), losses, batch))
             if could_read_off:
                 _add(forced_totals, task.count(forced.cpu().numpy(), losses, batch))
-        report(min((turn + group.world) * batch_size, total), total)
+        report(min((turn + group.data_world) * batch_size, total), total)
     model.train(was_training)
     metrics = task.summarise(group.add(totals))
     if could_read_off:
@@ -131,18 +131,25 @@ def examples_of(config: RunConfig) -> dict[str, int]:
 
 
 def _forced(
-    model: nn.Module, tokens: Tensor, targets: Tensor, bf16: bool
+    model: nn.Module, tokens: Tensor, targets: Tensor, group: Group, bf16: bool
 ) -> tuple[Tensor, np.ndarray]:
     """What is predicted after the true tokens, and its losses; both of the targets' shape."""
+    with group.share(tokens.shape[1]) as share:
+        guesses, losses = _own(model, share.take(tokens), share.take(targets), bf16)
+        return share.join(guesses), share.join(losses).cpu().numpy()
+
+
+def _own(model: nn.Module, tokens: Tensor, targets: Tensor, bf16: bool) -> tuple[Tensor, Tensor]:
+    """The same of this process's part of the tokens."""
     places = asked_places(model, targets != IGNORE)
     scores = compute_scores(model, tokens, bf16, places)
     if places is None:
-        return scores.argmax(-1), token_losses(scores, targets).cpu().numpy()
+        return scores.argmax(-1), token_losses(scores, targets)
     guesses = torch.zeros_like(targets)
     guesses[:, places] = scores.argmax(-1)
     losses = torch.zeros(targets.shape, device=targets.device)
     losses[:, places] = token_losses(scores, targets[:, places])
-    return guesses, losses.cpu().numpy()
+    return guesses, losses
 
 
 def _add(totals: Totals, counted: Totals) -> None:
@@ -192,10 +199,13 @@ def decode_freely(
     done = 0
     while group.any(done < int(count.max())):
         now = asked & (turn == done + 1)
-        places = asked_places(model, now)
-        said = torch.zeros_like(guesses)
-        scores = compute_scores(model, tokens, bf16, places)
-        said[:, slice(None) if places is None else places] = scores.argmax(-1)
+        with group.share(tokens.shape[1]) as share:
+            some = share.take(now)
+            places = asked_places(model, some)
+            own = torch.zeros_like(some, dtype=guesses.dtype)
+            scores = compute_scores(model, share.take(tokens), bf16, places)
+            own[:, slice(None) if places is None else places] = scores.argmax(-1)
+            said = share.join(own)
         guesses = torch.where(now, said, guesses)
         # what is said at a position is the token of the next one
         tokens = torch.where(_next(now), said.roll(1, dims=1), tokens)

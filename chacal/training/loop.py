@@ -29,6 +29,7 @@ from chacal.training.checkpoint import (
     save_checkpoint,
 )
 from chacal.training.config import RunConfig
+from chacal.training.context import check_batch, check_context
 from chacal.training.display import Display
 from chacal.training.distributed import Group, chosen_device, start
 from chacal.training.evaluate import (
@@ -46,6 +47,7 @@ from chacal.training.replace import settle
 from chacal.training.restore import (
     Progress,
     check_optimizer,
+    own_random_state,
     random_state,
     read_progress,
     set_random_state,
@@ -79,6 +81,7 @@ def train(
     Returns:
         the metrics of the best weights on the valid and the test split, steps, time, sizes.
     """
+    check_context(config)
     check_training(config, chosen_device(config.train.device), world_size())
     with torch.device("meta"):
         model = config.build()  # sizes that do not fit are told before a folder is made
@@ -93,7 +96,7 @@ def train(
     lock = nullcontext() if locked or rank() else alone(run.path, wait=False)
     with (
         lock,
-        start(config.train.device, config.train.fsdp) as group,
+        start(config.train.device, config.train.fsdp, config.train.context_parallel) as group,
         told_how_to_go_on(out),
     ):
         if config.train.bf16 and group.device.type == "cpu":
@@ -141,11 +144,7 @@ class _Loop:
     def __init__(self, config: RunConfig, run: RunFolder, group: Group) -> None:
         self.config, self.run, self.group = config, run, group
         self.task, self.settings = config.task, config.train
-        if self.settings.batch_size % (group.world * self.settings.accumulate):
-            raise ValueError(
-                f"batch_size is {self.settings.batch_size}; expected a multiple of "
-                f"{group.world} processes times {self.settings.accumulate} parts"
-            )
+        check_batch(self.settings, group)
         torch.manual_seed(self.settings.seed)
         given = run.last.exists() or self.settings.init is not None
         plain = config.build(weights=not given).to(group.device)
@@ -213,7 +212,7 @@ class _Loop:
         settings, group = self.settings, self.group
         batch = self.task.batch("train", settings.seed, self.step, settings.batch_size)
         asked = max(1, int((batch.targets != IGNORE).sum()))
-        rows = range(group.rank, settings.batch_size, group.world)
+        rows = range(group.data_rank, settings.batch_size, group.data_world)
         tokens, targets = (torch.from_numpy(x[rows]) for x in (batch.tokens, batch.targets))
         for parameters, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
             parameters["lr"] = learning_rate(settings, self.step, peak)
@@ -222,10 +221,14 @@ class _Loop:
         pieces = (x.to(group.device).chunk(settings.accumulate) for x in (tokens, targets))
         parts = list(zip(*pieces, strict=True))
         for i, (some_tokens, some_targets) in enumerate(parts):
-            with group.sync(self.model, now=i == len(parts) - 1):
-                places = asked_places(self.model, some_targets != IGNORE)
-                scores = compute_scores(self.model, some_tokens, settings.bf16, places)
-                wanted = some_targets if places is None else some_targets[:, places]
+            with (
+                group.sync(self.model, now=i == len(parts) - 1),
+                group.share(some_tokens.shape[1]) as share,
+            ):
+                own = share.take(some_targets)
+                places = asked_places(self.model, own != IGNORE)
+                scores = compute_scores(self.model, share.take(some_tokens), settings.bf16, places)
+                wanted = own if places is None else own[:, places]
                 part = token_losses(scores, wanted).sum() / asked
                 # DDP and FSDP average over ranks; the sum over ranks is what one process has
                 (part * group.world).backward()
@@ -317,12 +320,7 @@ class _Loop:
                 self.run.rewind(0)
             return
         tensors, progress = load_checkpoint(self.run.last)
-        states = {k.removeprefix("random."): v for k, v in tensors.items() if k[:7] == "random."}
-        if set(states) != set(map(str, range(self.group.world))):
-            raise ValueError(
-                f"{self.run.path} was run by {len(states)} processes; expected the same number to "
-                f"resume it, not {self.group.world}"
-            )
+        state = own_random_state(tensors, self.config, self.group, self.run.path)
         told = read_progress(progress, self.settings.steps, f"{self.run.last}: progress")
         for name in _PROGRESS:
             setattr(self, name, getattr(told, name))
@@ -331,9 +329,9 @@ class _Loop:
         }
         check_optimizer(own, self.shapes, self.run.last)
         self.group.restore_optimizer(self.model, self.optimizer, self.names, own)
-        which = str(self.group.rank)
-        where = f"{self.run.last}: random.{which}"
-        set_random_state(states[which], self.group.device, where)
+        if state is not None:
+            where = f"{self.run.last}: random.{self.group.rank}"
+            set_random_state(state, self.group.device, where)
         if self.group.first:
             self.run.rewind(self.step)
         self.group.barrier()
@@ -348,7 +346,7 @@ class _Loop:
             if done < total and asked:
                 self.interrupt("in the test, after the last step")
 
-        if self.group.first:
+        if self.group.rank < self.group.context:  # those that share the first one's texts
             model = self.config.build(weights=False).to(self.group.device)
             best = load_weights(model, self.run.best)
             best_step = member(best, "step", int, f"{self.run.best}: progress")
@@ -381,9 +379,10 @@ class _Loop:
                 "tokens": self.tokens,
                 "parameters": self.parameters,
             }
-            self.run.write("result.json", result)
+            if self.group.first:
+                self.run.write("result.json", result)
         self.group.barrier()
-        return result
+        return result if self.group.first else {}
 
 
 def _open_folder(

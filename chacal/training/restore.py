@@ -17,6 +17,8 @@ from torch import Tensor
 
 from chacal._plain import added, from_plain, member
 from chacal.training.checkpoint import load_checkpoint
+from chacal.training.config import ModelConfig, RunConfig
+from chacal.training.distributed import Group
 from chacal.training.runs import RunFolder
 
 ADAMW = {"step", "exp_avg", "exp_avg_sq"}
@@ -106,6 +108,24 @@ def set_random_state(state: Tensor, device: torch.device, where: str) -> None:
             f"{where} is not a random state of torch {torch.__version__} on {device.type}; "
             f"expected the checkpoint of a run with both"
         ) from None
+
+
+def own_random_state(
+    tensors: Mapping[str, Tensor], config: RunConfig, group: Group, path: Path
+) -> Tensor | None:
+    """This rank's state of a checkpoint; None where another number of ranks goes on without.
+
+    Only dropout draws anything, so a model without it is the same on any number of processes.
+    """
+    states = {k.removeprefix("random."): v for k, v in tensors.items() if k[:7] == "random."}
+    if set(states) == set(map(str, range(group.world))):
+        return states[str(group.rank)]
+    if states and isinstance(config.model, ModelConfig) and not config.model.dropout:
+        return None
+    raise ValueError(
+        f"{path} was run by {len(states)} processes, and its model draws random numbers (dropout); "
+        f"expected the same number to resume it, not {group.world}"
+    )
 
 
 def way_on(run: RunFolder) -> str:

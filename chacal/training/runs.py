@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,8 +136,13 @@ class RunFolder:
             raise ValueError(f"{self.path / 'config.json'}: {error}") from None
 
     def ensure_same(self, config: RunConfig) -> None:
-        """Refuse to resume what was another run."""
+        """Refuse to resume what was another run.
+
+        Over how many processes a text goes changes nothing of it but the time.
+        """
         there = self.config()
+        context = there.train.context_parallel
+        config = replace(config, train=replace(config.train, context_parallel=context))
         if there == config:
             return
         ours, theirs = config.to_json(), there.to_json()

@@ -224,7 +224,7 @@ def test_the_survivor_of_a_killed_process_says_so(tmp_path):
     assert "Traceback" not in said
     ours = [line for line in said.splitlines() if line.startswith("chacal: ")]
     assert len(ours) == 1
-    assert "another process of this run ended: " in ours[0]
+    assert "rank 1 of this run ended: " in ours[0]
     assert "--resume" in ours[0]
 
 

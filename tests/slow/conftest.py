@@ -1,5 +1,6 @@
 """`make test-slow`: what is built from the repository, and works without it."""
 
+import socket
 import subprocess
 
 import pytest
@@ -20,3 +21,11 @@ def run():
         return done.stdout
 
     return call
+
+
+@pytest.fixture
+def free_port():
+    """A port that nobody listens on."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
