@@ -22,7 +22,11 @@ both hold did not fit into registers (tiles of 64, sm_80 and sm_90).
 
 With `drop`, T has no diagonal in the system, and that of dA is (1-γ) dY·Z.
 
-Plain twins: `Adjoint` in ops/streaming.py, and `TilesAdjoint` in ops/tiled.py for a window.
+With ROUTES, a tile of keys walks the rows that chose its blocks, gathered, and then its neighbours
+(lists.py).
+
+Plain twins: `Adjoint` in ops/streaming.py, `TilesAdjoint` in ops/tiled.py for a window, and
+ops/routed.py.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from chacal.kernels.lists import chose, find_row_below
 from chacal.kernels.tile import (
     announce,
     diagonal,
@@ -46,16 +51,18 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def adjoint_kernel(
-    q, k, v, Z, Y, dY, lse, gamma, W, G, delta, dgamma, cu, ticket, done,
+    q, k, v, Z, Y, dY, lse, gamma, W, G, delta, dgamma, cu, ticket, done, chosen, rows, begins,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, dY_b, dY_h, dY_n, gamma_b, gamma_h,
-    n, tiles, seqs, heads, group, chunk, window, scale_log2,
+    n, tiles, seqs, heads, group, chunk, window, block, near, scale_log2,
     d: tl.constexpr, d_v: tl.constexpr, D: tl.constexpr, D_V: tl.constexpr, TILE: tl.constexpr,
-    SEQS: tl.constexpr, DROP: tl.constexpr, WINDOW: tl.constexpr, UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr, SOLVE: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
+    SEQS: tl.constexpr, DROP: tl.constexpr, WINDOW: tl.constexpr, ROUTES: tl.constexpr,
+    UPCAST: tl.constexpr, PRECISION: tl.constexpr, SOLVE: tl.constexpr, COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """W, G, δ and a share of dγ of one tile of one head; arguments as in the forward kernel.
 
-    W and G (b, h, n, d_v), delta (b, h, n) and dgamma, one number for each tile, are written.
+    W and G (b, h, n, d_v), delta (b, h, n) and dgamma, one number for each tile, are written. With
+    ROUTES, `rows` and `begins` are those of lists.py.
     """
     if SEQS:
         at, h = take_ticket(ticket, tiles, heads, chunk)
@@ -106,6 +113,33 @@ def adjoint_kernel(
     e = 0
     if WINDOW:
         e = tl.maximum(0, last - (i * TILE + TILE + window - 2) // TILE)
+    if ROUTES:
+        chosen += row64 * ROUTES
+        rows += row64 * ROUTES
+        begins += row64 // n * ((n + block - 1) // block + 1)
+        first_block, last_block = find_blocks(i, n, block, TILE)
+        e = tl.maximum(0, last - ((last_block + near + 1) * block - 1) // TILE)
+        for J in range(first_block, last_block + 1):
+            f = tl.load(begins + J)
+            # those of this tile and the next come below
+            end = find_row_below(rows, f, tl.load(begins + J + 1), (i + 2) * TILE)
+            while f < end:
+                # a whole piece at least
+                piece = tl.minimum(f + TILE, end)
+                have = wait(done, last - tl.load(rows + piece - 1) // TILE + 1)
+                solved = find_row_below(rows, piece, end, (last - have + 1) * TILE)
+                if solved < end:
+                    solved = f + (solved - f) // TILE * TILE
+                for at in tl.range(f, solved, TILE, num_stages=STAGES):
+                    row = at + r < solved
+                    t = tl.cast(tl.load(rows + at + r, row, 0), tl.int64)
+                    received += sent(
+                        k_i, q + t[None, :] * q_n + c[:, None], in_d[:, None] & row[None, :],
+                        lse + t, row, W + t[:, None] * d_v + c_v[None, :],
+                        row[:, None] & in_dv[None, :], (s // block == J)[:, None], scale_log2, True,
+                        UPCAST, PRECISION,
+                    )  # fmt: skip
+                f = solved
     while e < last - i - 1:
         solved = tl.minimum(wait(done, e + 1), last - i - 1)
         for at in tl.range(e, solved, num_stages=STAGES):
@@ -113,14 +147,16 @@ def adjoint_kernel(
             there = tl.cast(j, tl.int64) * TILE
             t = j * TILE + r
             row = t < length
-            q_j = tl.load(q_at + there * q_n, in_d[:, None] & row[None, :], 0.0)
-            lse_j = tl.load(lse + t, row, float("inf")) * LOG2E
-            P = tl.exp2(dot(k_i, q_j, UPCAST, PRECISION) * scale_log2 - lse_j[None, :])
+            seen = row[None, :]
             if WINDOW:
-                P = tl.where(t[None, :] - s[:, None] < window, P, 0.0)
-            seen = row[:, None] & in_dv[None, :]
-            W_j = tl.load(W_at + there * d_v, seen, 0.0, cache_modifier=".cg")
-            received += dot(P.to(W_j.dtype), W_j, UPCAST, PRECISION)
+                seen = t[None, :] - s[:, None] < window
+            if ROUTES:
+                seen = (t // block)[None, :] <= (s // block + near)[:, None]
+            received += sent(
+                k_i, q_at + there * q_n, in_d[:, None] & row[None, :], lse + t, row,
+                W_at + there * d_v, row[:, None] & in_dv[None, :], seen, scale_log2,
+                WINDOW or ROUTES > 0, UPCAST, PRECISION,
+            )  # fmt: skip
         e = solved
 
     # all that the tile needs no W for; keys by rows, so this is T transposed
@@ -129,6 +165,8 @@ def adjoint_kernel(
     own = r[:, None] <= r[None, :]
     if WINDOW:
         own = own & (r[None, :] - r[:, None] < window)
+    if ROUTES:
+        own = own & routed(chosen, s, key, s, block, near, ROUTES)
     T = tl.exp2(dot(k_i, q_i, UPCAST, PRECISION) * scale_log2 - lse_i[None, :])
     T = tl.where(own, T, 0.0)
     if DROP:
@@ -145,6 +183,8 @@ def adjoint_kernel(
     P = tl.exp2(dot(k_i, q_j, UPCAST, PRECISION) * scale_log2 - lse_j[None, :])
     if WINDOW:
         P = tl.where(t[None, :] - s[:, None] < window, P, 0.0)
+    if ROUTES:
+        P = tl.where(routed(chosen, t, row, s, block, near, ROUTES), P, 0.0)
     P = P.to(W.dtype.element_ty)
     dY_at = dY + start * dY_n + r[:, None] * dY_n + c_v[None, :]
     dY_i = tl.load(dY_at, wide, 0.0)
@@ -184,6 +224,35 @@ def adjoint_kernel(
 
 
 @triton.jit
+def sent(
+    k_i, q_at, deep, lse_at, row, W_at, wide, seen, scale_log2,
+    SOME: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """What keys receive from a tile of rows whose W is known; SOME: from those that see them."""
+    q_j = tl.load(q_at, deep, 0.0)
+    lse_j = tl.load(lse_at, row, float("inf")) * LOG2E
+    P = tl.exp2(dot(k_i, q_j, UPCAST, PRECISION) * scale_log2 - lse_j[None, :])
+    if SOME:
+        P = tl.where(seen, P, 0.0)
+    W_j = tl.load(W_at, wide, 0.0, cache_modifier=".cg")
+    return dot(P.to(W_j.dtype), W_j, UPCAST, PRECISION)
+
+
+@triton.jit
+def routed(chosen, t, row, s, block, near, ROUTES: tl.constexpr):
+    """Which rows, along columns, see which keys: near, or chosen."""
+    is_near = (t // block)[None, :] <= (s // block + near)[:, None]
+    chosen_at = chosen + t[None, :] * ROUTES
+    return is_near | chose(chosen_at, row[None, :], (s // block)[:, None], ROUTES)
+
+
+@triton.jit
+def find_blocks(i, n, block, TILE: tl.constexpr):
+    """The first and the last block with keys in tile i."""
+    return i * TILE // block, (tl.minimum(i * TILE + TILE, n) - 1) // block
+
+
+@triton.jit
 def offset_H(Y_at, v, c_v, in_dv, wide, g, DROP: tl.constexpr):
     """H of a tile, from Y; of values counted from the sequence's first, unless DROP."""
     H = tl.load(Y_at, wide, 0.0).to(tl.float32)
@@ -194,12 +263,12 @@ def offset_H(Y_at, v, c_v, in_dv, wide, g, DROP: tl.constexpr):
 
 @triton.jit
 def gradient_kernel(
-    q, k, Z, W, G, lse, delta, gamma, dq, dk, cu,
+    q, k, Z, W, G, lse, delta, gamma, dq, dk, cu, rows, begins,
     q_b, q_h, q_n, k_b, k_h, k_n, gamma_b, gamma_h,
-    n, tiles, seqs, heads, group, window, scale,
+    n, tiles, seqs, heads, group, window, block, near, scale,
     d: tl.constexpr, d_v: tl.constexpr, D: tl.constexpr, D_V: tl.constexpr, TILE: tl.constexpr,
-    SEQS: tl.constexpr, DROP: tl.constexpr, WINDOW: tl.constexpr, UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    SEQS: tl.constexpr, DROP: tl.constexpr, WINDOW: tl.constexpr, ROUTES: tl.constexpr,
+    UPCAST: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """dk of one tile of keys of one head, and all that it adds to dq.
 
@@ -225,7 +294,6 @@ def gradient_kernel(
     delta += row64
     W += row64 * d_v
     dq += row64 * d
-    scale_log2 = scale * LOG2E
 
     r = tl.arange(0, TILE)
     c, c_v = tl.arange(0, D), tl.arange(0, D_V)
@@ -237,6 +305,7 @@ def gradient_kernel(
     wide, deep = key[:, None] & in_dv[None, :], key[:, None] & in_d[None, :]
     k_i = tl.load(k + start * k_n + r[:, None] * k_n + c[None, :], deep, 0.0)
     Z_i = tl.load(Z + here, wide, 0.0)
+    hop = tl.zeros([TILE], tl.float32)
     if DROP:
         g = tl.load(gamma + b64 * gamma_b + h64 * gamma_h).to(tl.float32)
         G_i = tl.load(G + here, wide, 0.0).to(tl.float32)
@@ -249,24 +318,55 @@ def gradient_kernel(
     end = (length + TILE - 1) // TILE
     if WINDOW:
         end = tl.minimum(end, (i * TILE + TILE + window - 2) // TILE + 1)
+    if ROUTES:
+        rows += row64 * ROUTES
+        begins += row64 // n * ((n + block - 1) // block + 1)
+        first_block, last_block = find_blocks(i, n, block, TILE)
+        end = tl.minimum(end, ((last_block + near + 1) * block - 1) // TILE + 1)
+        for J in range(first_block, last_block + 1):
+            f = tl.load(begins + J + 1)
+            for at in tl.range(tl.load(begins + J), f, TILE, num_stages=STAGES):
+                row = at + r < f
+                t = tl.cast(tl.load(rows + at + r, row, 0), tl.int64)
+                dk_i += exchange(
+                    k_i, Z_i, q + t[:, None] * q_n + c[None, :], row[:, None] & in_d[None, :],
+                    W + t[:, None] * d_v + c_v[None, :], row[:, None] & in_dv[None, :], lse + t,
+                    delta + t, row, (s // block == J)[:, None], row[None, :], hop,
+                    dq + t[:, None] * d + c[None, :], scale, False, UPCAST, PRECISION,
+                )  # fmt: skip
     for j in tl.range(i, end, num_stages=STAGES):
         there = tl.cast(j, tl.int64) * TILE
         t = j * TILE + r
         row = t < length
-        q_j = tl.load(q_at + there * q_n, row[:, None] & in_d[None, :], 0.0)
-        W_j = tl.load(W_at + there * d_v, row[:, None] & in_dv[None, :], 0.0)
-        lse_j = tl.load(lse + t, row, float("inf")) * LOG2E
-        delta_j = tl.load(delta + t, row, 0.0)
-        P = tl.exp2(dot(k_i, tl.trans(q_j), UPCAST, PRECISION) * scale_log2 - lse_j[None, :])
         seen = t[None, :] >= s[:, None]
         if WINDOW:
             seen = seen & (t[None, :] - s[:, None] < window)
-        dA = dot(Z_i, tl.trans(W_j), UPCAST, PRECISION)
-        if DROP:
-            dA = tl.where(t[None, :] == s[:, None], dA - hop[:, None], dA)
-        dS = tl.where(seen, P * (dA - delta_j[None, :]), 0.0).to(q_j.dtype)
-        dk_i += dot(dS, q_j, UPCAST, PRECISION)
-        dq_j = dot(tl.trans(dS), k_i, UPCAST, PRECISION) * scale
-        tl.atomic_add(dq_at + there * d, dq_j, row[:, None] & in_d[None, :], sem="relaxed")
+        if ROUTES:
+            seen = seen & ((t // block)[None, :] <= (s // block + near)[:, None])
+        dk_i += exchange(
+            k_i, Z_i, q_at + there * q_n, row[:, None] & in_d[None, :], W_at + there * d_v,
+            row[:, None] & in_dv[None, :], lse + t, delta + t, row, seen, t[None, :] == s[:, None],
+            hop, dq_at + there * d, scale, DROP, UPCAST, PRECISION,
+        )  # fmt: skip
     out = (row64 + start) * d + r[:, None] * d + c[None, :]
     tl.store(dk + out, (dk_i * scale).to(dk.dtype.element_ty), deep)
+
+
+@triton.jit
+def exchange(
+    k_i, Z_i, q_at, deep, W_at, wide, lse_at, delta_at, row, seen, same, hop, dq_at, scale,
+    DROP: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """What a tile of rows adds to dk, over `scale`; what its keys add to dq is added there."""
+    q_j = tl.load(q_at, deep, 0.0)
+    W_j = tl.load(W_at, wide, 0.0)
+    lse_j = tl.load(lse_at, row, float("inf")) * LOG2E
+    delta_j = tl.load(delta_at, row, 0.0)
+    P = tl.exp2(dot(k_i, tl.trans(q_j), UPCAST, PRECISION) * (scale * LOG2E) - lse_j[None, :])
+    dA = dot(Z_i, tl.trans(W_j), UPCAST, PRECISION)
+    if DROP:
+        dA = tl.where(same, dA - hop[:, None], dA)
+    dS = tl.where(seen, P * (dA - delta_j[None, :]), 0.0).to(q_j.dtype)
+    dq_j = dot(tl.trans(dS), k_i, UPCAST, PRECISION) * scale
+    tl.atomic_add(dq_at, dq_j, deep, sem="relaxed")
+    return dot(dS, q_j, UPCAST, PRECISION)

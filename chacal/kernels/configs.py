@@ -7,6 +7,7 @@ holds every line to what stands here and to its card's memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -154,14 +155,25 @@ TABLE: dict[str, dict[tuple[str, int, int], Config]] = {
 Float32 with 128 channels spills two registers in three lines; nothing else tried had less."""
 
 
-def find_config(kernel: str, target: str, dtype: torch.dtype, width: int) -> Config:
-    """The line for a kernel with channels up to `width`."""
+def find_config(
+    kernel: str, target: str, dtype: torch.dtype, width: int, variants: Sequence[str] = ()
+) -> Config:
+    """The line for a kernel with channels up to `width`.
+
+    `variants` are what it has beside exact ChaCAL; the first of them that has a line of its own
+    decides.
+    """
     if target == INTERPRETER:
         return Config(tile=32, warps=4)
     widths = WIDTHS[dtype.itemsize]
     for most in widths:
         if width <= most:
-            return TABLE[target][kernel, dtype.itemsize, most]
+            lines = TABLE[target]
+            names = (f"{variant} {kernel}" for variant in variants)
+            own = [
+                lines[x, dtype.itemsize, most] for x in names if (x, dtype.itemsize, most) in lines
+            ]
+            return own[0] if own else lines[kernel, dtype.itemsize, most]
     raise ValueError(f"d or d_v is {width}; expected at most {widths[-1]} for {dtype}")
 
 

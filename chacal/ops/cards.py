@@ -1,7 +1,8 @@
-"""Exact and windowed ChaCAL on a GPU: the Triton kernels as operators of torch.library.
+"""Exact, windowed and routed ChaCAL on a GPU: the Triton kernels as operators of torch.library.
 
 `run` in inputs.py comes here with what is on a card; nothing else knows of kernels. They take the
-inputs as they are: half precision is not copied to float32, and packed sequences not to a batch.
+inputs as they are: half precision is not copied to float32, and packed sequences not to a batch
+(but for the routed operator's).
 Where Triton is missing, or a card or a width is none of the kernels', plain PyTorch computes the
 same, and that is said once.
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import warnings
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -30,10 +32,18 @@ class Kernel(NamedTuple):
     Attributes:
         drop: whether a token may not hop to itself on the way.
         window: how many keys, its own among them, a row sees; None for all.
+        routed: the operator of rows that choose (routed.py), on q, k, v (1, heads, n, d), γ (1,
+            heads) and the scale; None for others.
     """
 
     drop: bool = False
     window: int | None = None
+    routed: Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor] | None = None
+
+    @property
+    def packed(self) -> bool:
+        """Whether it takes packed sequences as they are."""
+        return self.routed is None
 
 
 def fits(q: Tensor, v: Tensor) -> bool:
@@ -59,7 +69,10 @@ def attend_on_card(
     q, k, v = (x.reshape(1, -1, *x.shape[-2:]) for x in (q, k, v))
     if cu_seqlens is not None:
         cu_seqlens = cu_seqlens.to(torch.int32)
-    Y = TRITON(q, k, v, gamma, cu_seqlens, scale, kernel.drop, kernel.window)
+    if kernel.routed is not None:
+        Y = kernel.routed(q, k, v, gamma, scale)
+    else:
+        Y = TRITON(q, k, v, gamma, cu_seqlens, scale, kernel.drop, kernel.window)
     return Y.reshape(*leading, *Y.shape[-2:])
 
 

@@ -68,13 +68,13 @@ def run(
                 "no padding"
             )
 
-        if kernel is not None and fits(q, v):
+        if kernel is not None and kernel.packed and fits(q, v):
             return attend_on_card(kernel, q, k, v, gammas, scale, cu_seqlens)
 
         def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
             return run(
                 core, q, k, v, gamma=gammas, scale=scale, mask=mask,
-                length_matters=length_matters, causal=causal,
+                length_matters=length_matters, causal=causal, kernel=kernel,
             )  # fmt: skip
 
         return attend_packed(attend, q, k, v, cu_seqlens)
@@ -98,7 +98,7 @@ def run(
         for count in counts[counts > 0].unique().tolist() or [mask.shape[1]]:
             rows = (counts == count).nonzero()[:, 0]
             q_some, k_some, v_some = (x[rows][..., :count, :] for x in (q, k, v))
-            part = _flat(core, q_some, k_some, v_some, gammas[rows], scale, causal)
+            part = _flat(core, q_some, k_some, v_some, gammas[rows], scale, causal, kernel)
             padded = torch.nn.functional.pad(part, (0, 0, 0, mask.shape[1] - count))
             Y = Y.index_copy(0, rows, padded)
     else:

@@ -7,6 +7,8 @@ seen, and the choice.
 
 Near tiles go by the recursion of `tiled.py`. A tile that is solved is pushed to all rows that
 chose it (`routing.py`), whose log-sum-exps are known beforehand, since scores need keys only.
+
+On a card the choice is made by PyTorch, in float32, and all that follows by kernels.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from chacal.ops.cards import Kernel
 from chacal.ops.inputs import Gamma, check_choice, check_count, run
-from chacal.ops.library import Operation
+from chacal.ops.library import Operation, no_dgamma
 from chacal.ops.pooled import default_block_size
 from chacal.ops.routing import SCORES, Far, FarAdjoint, Routing
 from chacal.ops.streaming import row_sums
 from chacal.ops.tiled import Tiles, TilesAdjoint, View, new_memory
+
+MOST_ROUTES = 16
+"""Of a row, that the kernels take; they look at each in turn."""
 
 
 def routed_resolvent_attention(
@@ -63,11 +69,15 @@ def routed_resolvent_attention(
     """
     check_routed_options(block_size, near, routes, parts, score)
 
-    def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
-        n = q.shape[1]
+    def sizes(n: int) -> tuple[int, int, int]:
         tile = min(n, block_size or default_block_size(n))
-        most = min(routes, max(1, (n - 1) // tile))  # there are no more tiles
-        return ROUTED(q, k, v, gamma, scale, tile, near, most, parts, score)
+        return tile, near, min(routes, max(1, (n - 1) // tile))  # there are no more tiles
+
+    def core(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+        return ROUTED(q, k, v, gamma, scale, *sizes(q.shape[1]), parts, score)
+
+    def on_card(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+        return TRITON_ROUTED(q, k, v, gamma, scale, *sizes(q.shape[2]), parts, score)
 
     return run(
         core,
@@ -79,6 +89,7 @@ def routed_resolvent_attention(
         mask=mask,
         cu_seqlens=cu_seqlens,
         length_matters=block_size is None,
+        kernel=Kernel(routed=on_card) if routes <= MOST_ROUTES else None,
     )
 
 
@@ -167,3 +178,58 @@ ROUTED = Operation(
     num_kept=2,
 )
 """The resolvent of near and chosen tiles on (B, n, d)."""
+
+
+def forward_on_card(
+    q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, tile: int, near: int,
+    routes: int, parts: int, score: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Y (batch, heads, n, d_v), Z, log-sum-exps and the chosen tiles, by the kernels."""
+    from chacal.kernels.resolvent import Call, forward
+
+    n, routing = q.shape[2], Routing(routes, parts, score)
+    keys = k[:, :, : n - n % tile].float().unflatten(2, (-1, tile)).flatten(0, 1)
+    summary = routing.summary(keys)
+    # as many times as there are query heads to a key head
+    summary = summary.repeat_interleave(q.shape[1] // k.shape[1], 0)
+    chosen = routing.choose(q.flatten(0, 1), summary, View(tile, near=near))
+    chosen = chosen.unflatten(0, q.shape[:2]).to(torch.int32)
+    call = Call(scale, block=tile, near=near)
+    return *forward(q, k, v, gamma, call, chosen=chosen), chosen
+
+
+def backward_on_card(
+    dY: Tensor, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, Y: Tensor, Z: Tensor, lse: Tensor,
+    chosen: Tensor, scale: float, tile: int, near: int, routes: int, parts: int, score: str,
+    gamma_needed: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, k, v and γ, by the kernels."""
+    from chacal.kernels.resolvent import Call, backward
+
+    call = Call(scale, block=tile, near=near)
+    dq, dk, dv, dgamma = backward(dY, q, k, v, gamma, Y, Z, lse, call, chosen=chosen)
+    return dq, dk, dv, dgamma if gamma_needed else no_dgamma(gamma)
+
+
+def kept_on_card(
+    q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, tile: int, near: int,
+    routes: int, *options: object,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Room for Z, and for a log-sum-exp and the chosen tiles of every row."""
+    return (
+        q.new_empty(*q.shape[:-1], v.shape[-1]),
+        q.new_empty(q.shape[:-1], dtype=torch.float32),
+        q.new_empty((*q.shape[:-1], routes), dtype=torch.int32),
+    )
+
+
+TRITON_ROUTED = Operation(
+    "triton_routed",
+    "float scale, SymInt tile, SymInt near, SymInt routes, SymInt parts, str score",
+    forward_on_card,
+    backward_on_card,
+    kept_on_card,
+    num_kept=3,
+)
+"""The same by Triton kernels, on q (batch, heads, n, d), k and v with as many heads or a divisor of
+that, and γ that broadcasts over both."""

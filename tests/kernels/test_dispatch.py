@@ -9,7 +9,7 @@ from chacal.ops import cards
 
 pytest.importorskip("triton", reason="the kernels need Triton: pip install chacal[gpu]")
 
-OPERATORS = ["chacal", "chacal,diagonal=drop", "window@9"]
+OPERATORS = ["chacal", "chacal,diagonal=drop", "window@9", "routed@5,routes=2", "routed"]
 
 
 @pytest.fixture
