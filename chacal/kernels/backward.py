@@ -40,6 +40,7 @@ from chacal.kernels.tile import (
     diagonal,
     dot,
     find_sequence,
+    scores,
     take_ticket,
     tile_inverse,
     times_columns,
@@ -57,7 +58,7 @@ def adjoint_kernel(
     d: tl.constexpr, d_v: tl.constexpr, D: tl.constexpr, D_V: tl.constexpr, TILE: tl.constexpr,
     SEQS: tl.constexpr, DROP: tl.constexpr, WINDOW: tl.constexpr, ROUTES: tl.constexpr,
     UPCAST: tl.constexpr, PRECISION: tl.constexpr, SOLVE: tl.constexpr, COLUMNS: tl.constexpr,
-    STAGES: tl.constexpr,
+    DEPTH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """W, G, δ and a share of dγ of one tile of one head; arguments as in the forward kernel.
 
@@ -96,14 +97,15 @@ def adjoint_kernel(
     g = tl.load(gamma + b64 * gamma_b + h64 * gamma_h).to(tl.float32)
 
     r = tl.arange(0, TILE)
-    c, c_v = tl.arange(0, D), tl.arange(0, D_V)
-    in_d, in_dv = c < d, c_v < d_v
+    c, c_v = tl.arange(0, min(D, DEPTH)), tl.arange(0, D_V)
+    in_dv = c_v < d_v
     start = tl.cast(i, tl.int64) * TILE
     s = i * TILE + r
     key = s < length
     here = (row64 + start) * d_v + r[:, None] * d_v + c_v[None, :]
-    wide, deep = key[:, None] & in_dv[None, :], key[:, None] & in_d[None, :]
-    k_i = tl.load(k + start * k_n + r[:, None] * k_n + c[None, :], deep, 0.0)
+    wide, k_row = key[:, None] & in_dv[None, :], key[:, None]
+    k_at = k + start * k_n + r[:, None] * k_n + c[None, :]
+    k_i = tl.load(k_at, k_row & (c < d)[None, :], 0.0)
     # rows lie along columns here: P is (keys, rows)
     q_at = q + r[None, :] * q_n + c[:, None]
     W_at = W + r[:, None] * d_v + c_v[None, :]
@@ -134,10 +136,9 @@ def adjoint_kernel(
                     row = at + r < solved
                     t = tl.cast(tl.load(rows + at + r, row, 0), tl.int64)
                     received += sent(
-                        k_i, q + t[None, :] * q_n + c[:, None], in_d[:, None] & row[None, :],
-                        lse + t, row, W + t[:, None] * d_v + c_v[None, :],
-                        row[:, None] & in_dv[None, :], (s // block == J)[:, None], scale_log2, True,
-                        UPCAST, PRECISION,
+                        k_i, k_at, k_row, q + t[None, :] * q_n + c[:, None], lse + t, row,
+                        W + t[:, None] * d_v + c_v[None, :], in_dv, (s // block == J)[:, None], c,
+                        d, scale_log2, D, DEPTH, True, UPCAST, PRECISION,
                     )  # fmt: skip
                 f = solved
     while e < last - i - 1:
@@ -153,21 +154,21 @@ def adjoint_kernel(
             if ROUTES:
                 seen = (t // block)[None, :] <= (s // block + near)[:, None]
             received += sent(
-                k_i, q_at + there * q_n, in_d[:, None] & row[None, :], lse + t, row,
-                W_at + there * d_v, row[:, None] & in_dv[None, :], seen, scale_log2,
-                WINDOW or ROUTES > 0, UPCAST, PRECISION,
+                k_i, k_at, k_row, q_at + there * q_n, lse + t, row, W_at + there * d_v, in_dv,
+                seen, c, d, scale_log2, D, DEPTH, WINDOW or ROUTES > 0, UPCAST, PRECISION,
             )  # fmt: skip
         e = solved
 
     # all that the tile needs no W for; keys by rows, so this is T transposed
-    q_i = tl.load(q_at + start * q_n, in_d[:, None] & key[None, :], 0.0)
+    q_start = q_at + start * q_n
+    S = scores(k_i, k_at, k_row, q_start, key[None, :], c, d, D, DEPTH, UPCAST, PRECISION)
     lse_i = tl.load(lse + s, key, float("inf")) * LOG2E
     own = r[:, None] <= r[None, :]
     if WINDOW:
         own = own & (r[None, :] - r[:, None] < window)
     if ROUTES:
         own = own & routed(chosen, s, key, s, block, near, ROUTES)
-    T = tl.exp2(dot(k_i, q_i, UPCAST, PRECISION) * scale_log2 - lse_i[None, :])
+    T = tl.exp2(S * scale_log2 - lse_i[None, :])
     T = tl.where(own, T, 0.0)
     if DROP:
         A_tt = diagonal(T, TILE)
@@ -179,8 +180,9 @@ def adjoint_kernel(
     t = there + r
     row = t < length
     lse_j = tl.load(lse + t, row, float("inf")) * LOG2E
-    q_j = tl.load(q_at + there * q_n, in_d[:, None] & row[None, :], 0.0)
-    P = tl.exp2(dot(k_i, q_j, UPCAST, PRECISION) * scale_log2 - lse_j[None, :])
+    q_there = q_at + there * q_n
+    S = scores(k_i, k_at, k_row, q_there, row[None, :], c, d, D, DEPTH, UPCAST, PRECISION)
+    P = tl.exp2(S * scale_log2 - lse_j[None, :])
     if WINDOW:
         P = tl.where(t[None, :] - s[:, None] < window, P, 0.0)
     if ROUTES:
@@ -203,8 +205,9 @@ def adjoint_kernel(
     H = offset_H(Y + here, v, c_v, in_dv, wide, g, DROP)
     delta_i = tl.sum(W_i.to(tl.float32) * H, 1)
     share = -tl.sum(tl.load(dY_at, wide, 0.0).to(tl.float32) * H, 1)
-    q_i = tl.load(q_at + start * q_n, in_d[:, None] & key[None, :], 0.0)
-    T = tl.exp2(dot(k_i, q_i, UPCAST, PRECISION) * scale_log2 - lse_i[None, :])
+    q_start = q_at + start * q_n
+    S = scores(k_i, k_at, k_row, q_start, key[None, :], c, d, D, DEPTH, UPCAST, PRECISION)
+    T = tl.exp2(S * scale_log2 - lse_i[None, :])
     if DROP:
         own = own & (r[:, None] != r[None, :])
     T = tl.where(own, T, 0.0).to(W_i.dtype)
@@ -225,16 +228,17 @@ def adjoint_kernel(
 
 @triton.jit
 def sent(
-    k_i, q_at, deep, lse_at, row, W_at, wide, seen, scale_log2,
-    SOME: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
+    k_i, k_at, k_row, q_at, lse_at, row, W_at, in_dv, seen, c, d, scale_log2,
+    D: tl.constexpr, DEPTH: tl.constexpr, SOME: tl.constexpr, UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """What keys receive from a tile of rows whose W is known; SOME: from those that see them."""
-    q_j = tl.load(q_at, deep, 0.0)
+    S = scores(k_i, k_at, k_row, q_at, row[None, :], c, d, D, DEPTH, UPCAST, PRECISION)
     lse_j = tl.load(lse_at, row, float("inf")) * LOG2E
-    P = tl.exp2(dot(k_i, q_j, UPCAST, PRECISION) * scale_log2 - lse_j[None, :])
+    P = tl.exp2(S * scale_log2 - lse_j[None, :])
     if SOME:
         P = tl.where(seen, P, 0.0)
-    W_j = tl.load(W_at, wide, 0.0, cache_modifier=".cg")
+    W_j = tl.load(W_at, row[:, None] & in_dv[None, :], 0.0, cache_modifier=".cg")
     return dot(P.to(W_j.dtype), W_j, UPCAST, PRECISION)
 
 
@@ -268,7 +272,7 @@ def gradient_kernel(
     n, tiles, seqs, heads, group, window, block, near, scale,
     d: tl.constexpr, d_v: tl.constexpr, D: tl.constexpr, D_V: tl.constexpr, TILE: tl.constexpr,
     SEQS: tl.constexpr, DROP: tl.constexpr, WINDOW: tl.constexpr, ROUTES: tl.constexpr,
-    UPCAST: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    UPCAST: tl.constexpr, PRECISION: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """dk of one tile of keys of one head, and all that it adds to dq.
 
@@ -305,6 +309,7 @@ def gradient_kernel(
     wide, deep = key[:, None] & in_dv[None, :], key[:, None] & in_d[None, :]
     k_i = tl.load(k + start * k_n + r[:, None] * k_n + c[None, :], deep, 0.0)
     Z_i = tl.load(Z + here, wide, 0.0)
+    k_r, Z_r = k + (start + r) * k_n, Z + (row64 + start + r) * d_v
     hop = tl.zeros([TILE], tl.float32)
     if DROP:
         g = tl.load(gamma + b64 * gamma_b + h64 * gamma_h).to(tl.float32)
@@ -329,10 +334,12 @@ def gradient_kernel(
                 row = at + r < f
                 t = tl.cast(tl.load(rows + at + r, row, 0), tl.int64)
                 dk_i += exchange(
-                    k_i, Z_i, q + t[:, None] * q_n + c[None, :], row[:, None] & in_d[None, :],
-                    W + t[:, None] * d_v + c_v[None, :], row[:, None] & in_dv[None, :], lse + t,
-                    delta + t, row, (s // block == J)[:, None], row[None, :], hop,
-                    dq + t[:, None] * d + c[None, :], scale, False, UPCAST, PRECISION,
+                    k_i, k_r, Z_i, Z_r, key, q + t[:, None] * q_n + c[None, :], q + t * q_n,
+                    row[:, None] & in_d[None, :], W + t[:, None] * d_v + c_v[None, :], W + t * d_v,
+                    row[:, None] & in_dv[None, :], lse + t, delta + t, row,
+                    (s // block == J)[:, None], row[None, :], hop,
+                    dq + t[:, None] * d + c[None, :], scale,
+                    d, d_v, D, D_V, DEPTH, False, UPCAST, PRECISION,
                 )  # fmt: skip
     for j in tl.range(i, end, num_stages=STAGES):
         there = tl.cast(j, tl.int64) * TILE
@@ -344,9 +351,10 @@ def gradient_kernel(
         if ROUTES:
             seen = seen & ((t // block)[None, :] <= (s // block + near)[:, None])
         dk_i += exchange(
-            k_i, Z_i, q_at + there * q_n, row[:, None] & in_d[None, :], W_at + there * d_v,
+            k_i, k_r, Z_i, Z_r, key, q_at + there * q_n, q + (there + r) * q_n,
+            row[:, None] & in_d[None, :], W_at + there * d_v, W + (there + r) * d_v,
             row[:, None] & in_dv[None, :], lse + t, delta + t, row, seen, t[None, :] == s[:, None],
-            hop, dq_at + there * d, scale, DROP, UPCAST, PRECISION,
+            hop, dq_at + there * d, scale, d, d_v, D, D_V, DEPTH, DROP, UPCAST, PRECISION,
         )  # fmt: skip
     out = (row64 + start) * d + r[:, None] * d + c[None, :]
     tl.store(dk + out, (dk_i * scale).to(dk.dtype.element_ty), deep)
@@ -354,19 +362,43 @@ def gradient_kernel(
 
 @triton.jit
 def exchange(
-    k_i, Z_i, q_at, deep, W_at, wide, lse_at, delta_at, row, seen, same, hop, dq_at, scale,
-    DROP: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
+    k_i, k_r, Z_i, Z_r, key, q_at, q_r, deep, W_at, W_r, wide, lse_at, delta_at, row, seen, same,
+    hop, dq_at, scale, d: tl.constexpr, d_v: tl.constexpr, D: tl.constexpr, D_V: tl.constexpr,
+    DEPTH: tl.constexpr, DROP: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What a tile of rows adds to dk, over `scale`; what its keys add to dq is added there."""
+    """What a tile of rows adds to dk, over `scale`; what its keys add to dq is added there.
+
+    `k_r`, `Z_r`, `q_r` and `W_r` point to first channels: products of many channels go by pieces.
+    """
     q_j = tl.load(q_at, deep, 0.0)
-    W_j = tl.load(W_at, wide, 0.0)
+    if D_V <= DEPTH:
+        W_j = tl.load(W_at, wide, 0.0)
     lse_j = tl.load(lse_at, row, float("inf")) * LOG2E
     delta_j = tl.load(delta_at, row, 0.0)
-    P = tl.exp2(dot(k_i, tl.trans(q_j), UPCAST, PRECISION) * (scale * LOG2E) - lse_j[None, :])
-    dA = dot(Z_i, tl.trans(W_j), UPCAST, PRECISION)
+    if D <= DEPTH:
+        S = dot(k_i, tl.trans(q_j), UPCAST, PRECISION)
+    else:
+        S = row_products(k_r, key, q_r, row, d, D, DEPTH, UPCAST, PRECISION)
+    P = tl.exp2(S * (scale * LOG2E) - lse_j[None, :])
+    if D_V <= DEPTH:
+        dA = dot(Z_i, tl.trans(W_j), UPCAST, PRECISION)
+    else:
+        dA = row_products(Z_r, key, W_r, row, d_v, D_V, DEPTH, UPCAST, PRECISION)
     if DROP:
         dA = tl.where(same, dA - hop[:, None], dA)
     dS = tl.where(seen, P * (dA - delta_j[None, :]), 0.0).to(q_j.dtype)
     dq_j = dot(tl.trans(dS), k_i, UPCAST, PRECISION) * scale
     tl.atomic_add(dq_at, dq_j, deep, sem="relaxed")
     return dot(dS, q_j, UPCAST, PRECISION)
+
+
+@triton.jit
+def row_products(
+    a_r, a_row, b_r, b_row, d,
+    D: tl.constexpr, DEPTH: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """`scores` by pieces, from where rows begin."""
+    c = tl.arange(0, DEPTH)
+    a_at, b_at = a_r[:, None] + c[None, :], b_r[None, :] + c[:, None]
+    a_row, b_row = a_row[:, None], b_row[None, :]
+    return scores(a_r, a_at, a_row, b_at, b_row, c, d, D, DEPTH, UPCAST, PRECISION)

@@ -31,12 +31,16 @@ class Config:
         warps: groups of threads that work on one.
         stages: how far loads run ahead of products.
         columns: of the solved values, multiplied with a tile's inverse at a time.
+        depth: channels that a score is made of at a time.
+        repeats: how often warps make the same score, as the compiler lays them out (aot.py).
     """
 
     tile: int
     warps: int
     stages: int = 2
     columns: int = 256
+    depth: int = 256
+    repeats: int = 1
 
 
 @dataclass(frozen=True)

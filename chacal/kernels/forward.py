@@ -30,6 +30,7 @@ from chacal.kernels.tile import (
     announce,
     dot,
     find_sequence,
+    scores,
     take_ticket,
     tile_inverse,
     times_columns,
@@ -47,7 +48,7 @@ def forward_kernel(
     d: tl.constexpr, d_v: tl.constexpr, D: tl.constexpr, D_V: tl.constexpr, TILE: tl.constexpr,
     SEQS: tl.constexpr, DROP: tl.constexpr, WINDOW: tl.constexpr, ROUTES: tl.constexpr,
     UPCAST: tl.constexpr, PRECISION: tl.constexpr, SOLVE: tl.constexpr, COLUMNS: tl.constexpr,
-    STAGES: tl.constexpr,
+    DEPTH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One tile of rows of one head.
 
@@ -81,7 +82,7 @@ def forward_kernel(
     g = tl.load(gamma + b64 * gamma_b + h64 * gamma_h).to(tl.float32)
 
     r = tl.arange(0, TILE)
-    c, c_v = tl.arange(0, D), tl.arange(0, D_V)
+    c, c_v = tl.arange(0, min(D, DEPTH)), tl.arange(0, D_V)
     t = i * TILE + r
     row = t < length
     start = tl.cast(i, tl.int64) * TILE
@@ -89,8 +90,9 @@ def forward_kernel(
     q_at = q + start * q_n + r[:, None] * q_n + c[None, :]
     k_at = k + r[None, :] * k_n + c[:, None]
     Z_at = Z + r[:, None] * d_v + c_v[None, :]
-    in_d, in_dv = c < d, c_v < d_v
-    q_i = tl.load(q_at, row[:, None] & in_d[None, :], 0.0)
+    in_dv = c_v < d_v
+    q_row = row[:, None]
+    q_i = tl.load(q_at, q_row & (c < d)[None, :], 0.0)
 
     m = tl.full([TILE], float("-inf"), tl.float32)
     l = tl.zeros([TILE], tl.float32)
@@ -114,8 +116,10 @@ def forward_kernel(
                 piece = J * block + at % pieces * TILE
                 there = tl.cast(piece, tl.int64)
                 key = piece + r < tl.minimum((J + 1) * block, tail)
-                k_j = tl.load(k_at + there * k_n, in_d[:, None] & key[None, :], 0.0)
-                S = dot(q_i, k_j, UPCAST, PRECISION) * scale_log2
+                S = scores(
+                    q_i, q_at, q_row, k_at + there * k_n, key[None, :], c, d, D, DEPTH, UPCAST,
+                    PRECISION,
+                ) * scale_log2  # fmt: skip
                 hit = chose(chosen_at, row, J, ROUTES)
                 S = tl.where(hit[:, None] & key[None, :], S, float("-inf"))
                 Z_mask = key[:, None] & in_dv[None, :]
@@ -125,8 +129,9 @@ def forward_kernel(
         solved = tl.minimum(wait(done, j + 1), i - 1)
         for at in tl.range(j, solved, num_stages=STAGES):
             there = tl.cast(at, tl.int64) * TILE
-            k_j = tl.load(k_at + there * k_n, in_d[:, None], 0.0)
-            S = dot(q_i, k_j, UPCAST, PRECISION) * scale_log2
+            S = scores(
+                q_i, q_at, q_row, k_at + there * k_n, True, c, d, D, DEPTH, UPCAST, PRECISION
+            ) * scale_log2  # fmt: skip
             if WINDOW:
                 S = tl.where(t[:, None] - (at * TILE + r)[None, :] < window, S, float("-inf"))
             if ROUTES:
@@ -152,11 +157,11 @@ def forward_kernel(
     if ROUTES:
         before = before & routed(chosen_at, row, t, s // block, block, near, ROUTES)
         own = own & routed(chosen_at, row, t, t // block, block, near, ROUTES)
-    T = dot(q_i, tl.load(k_own, in_d[:, None] & row[None, :], 0.0), UPCAST, PRECISION)
+    T = scores(q_i, q_at, q_row, k_own, row[None, :], c, d, D, DEPTH, UPCAST, PRECISION)
     T = tl.where(own, T * scale_log2, float("-inf"))
     top = tl.maximum(m, tl.max(T, 1))
     l = l * tl.exp2(m - top) + tl.sum(tl.exp2(T - top[:, None]), 1)
-    S = dot(q_i, tl.load(k_tail, in_d[:, None] & earlier[None, :], 0.0), UPCAST, PRECISION)
+    S = scores(q_i, q_at, q_row, k_tail, earlier[None, :], c, d, D, DEPTH, UPCAST, PRECISION)
     S = tl.where(before, S * scale_log2, float("-inf"))
     most = tl.maximum(top, tl.max(S, 1))
     l = l * tl.exp2(top - most) + tl.sum(tl.exp2(S - most[:, None]), 1)
@@ -169,7 +174,7 @@ def forward_kernel(
     # scores of these two tiles are made anew when they are wanted: registers are dearer. The
     # barrier keeps the compiler from joining both
     tl.debug_barrier()
-    S = dot(q_i, tl.load(k_tail, in_d[:, None] & earlier[None, :], 0.0), UPCAST, PRECISION)
+    S = scores(q_i, q_at, q_row, k_tail, earlier[None, :], c, d, D, DEPTH, UPCAST, PRECISION)
     S = tl.where(before, tl.exp2(S * scale_log2 - lse_2[:, None]), 0.0).to(Z.dtype.element_ty)
     v_at = v + start * v_n + r[:, None] * v_n + c_v[None, :]
     v_i = tl.load(v_at, row[:, None] & in_dv[None, :], 0.0)
@@ -185,7 +190,7 @@ def forward_kernel(
     tl.store(Z + out, Z_i, row[:, None] & in_dv[None, :])
     announce(done)
 
-    T = dot(q_i, tl.load(k_own, in_d[:, None] & row[None, :], 0.0), UPCAST, PRECISION)
+    T = scores(q_i, q_at, q_row, k_own, row[None, :], c, d, D, DEPTH, UPCAST, PRECISION)
     T = tl.where(own, tl.exp2(T * scale_log2 - lse_2[:, None]), 0.0).to(Z.dtype.element_ty)
     H = (1.0 - g) * (u + dot(T, Z_i, UPCAST, PRECISION))
     if not DROP:

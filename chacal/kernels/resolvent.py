@@ -203,7 +203,8 @@ class Launch:
             "SEQS": 0 if cu_seqlens is None else triton.next_power_of_2(seqs), "DROP": call.drop,
             "WINDOW": window is not None, "ROUTES": routes, "UPCAST": INTERPRETING,
             "PRECISION": precision.products, "SOLVE": precision.solve,
-            "COLUMNS": self.config.columns, "STAGES": self.config.stages,
+            "COLUMNS": self.config.columns, "DEPTH": self.config.depth,
+            "STAGES": self.config.stages,
         }  # fmt: skip
 
     def order(self) -> tuple[Tensor, Tensor, Tensor]:
