@@ -34,7 +34,9 @@ KERNELS = {
 INTERPRETED = not isinstance(forward_kernel, triton.runtime.JITFunction)
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 FLOAT32 = {"lse", "gamma", "delta", "dq", "dgamma", "parts"}
-INT32 = {"cu", "ticket", "done", "lengths", "finished"}
+INT32 = {
+    "cu", "ticket", "done", "lengths", "finished", "chosen", "blocks", "rows", "begins",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,14 @@ class Binary:
         spilled: bytes of a thread that did not fit into them.
         shared: bytes of a program.
         programs: that a multiprocessor holds at once.
+        repeats: how often warps make the same score, for want of rows and keys for all of them.
     """
 
     registers: int
     spilled: int
     shared: int
     programs: int
+    repeats: float
 
 
 def compile_kernel(
@@ -99,9 +103,9 @@ def compile_kernel(
     precision = find_precision(target, dtype)
     constants: dict[str, object] = {
         "d": width, "d_v": width, "D": width, "D_V": width, "TILE": config.tile, "SEQS": 0,
-        "DROP": False, "WINDOW": False, "UPCAST": False, "PRECISION": precision.products,
-        "SOLVE": precision.solve, "COLUMNS": config.columns, "STAGES": config.stages,
-        "PIECES": PIECES,
+        "DROP": False, "WINDOW": False, "ROUTES": 0, "UPCAST": False,
+        "PRECISION": precision.products, "SOLVE": precision.solve, "COLUMNS": config.columns,
+        "DEPTH": config.depth, "STAGES": config.stages, "PIECES": PIECES,
     } | options  # fmt: skip
     constants = {name: x for name, x in constants.items() if name in function.arg_names}
     types = dict(_types(function.arg_names, constants, DTYPES[dtype]))
@@ -127,7 +131,8 @@ def compile_kernel(
     )  # fmt: skip
     registers, spilled = _resources(compiled.asm)
     shared = compiled.metadata.shared
-    return Binary(registers, spilled, shared, _programs(card, config, registers, shared))
+    programs = _programs(card, config, registers, shared)
+    return Binary(registers, spilled, shared, programs, _repeats(compiled.asm["ttgir"], config))
 
 
 def _types(names: list[str], constants: dict[str, object], dtype: str) -> Iterator[tuple[str, str]]:
@@ -168,3 +173,34 @@ def _programs(card: Card, config: Config, registers: int, shared: int) -> int:
         card.threads // threads,
         card.shared // max(1, shared),
     )
+
+
+def _repeats(code: str, config: Config) -> float:
+    """The most of all products of the walk whose result is a square of A.
+
+    Of a layout are read the warps along rows and columns and the shape of an instruction; what
+    these have past the square's end repeats it. sm_100's own products are not split among warps.
+    """
+    kinds = re.findall(r"^(#\w+) = #ttg\.(?:nvidia_mma|amd_mfma)<\{(.*)\}>", code, re.M)
+    covered = {name: _covered(layout) for name, layout in kinds}
+    square = rf"(?:tt\.dot|warp_group_dot) .*-> tensor<{config.tile}x{config.tile}xf32, (#\w+)>"
+    most, loops = 1.0, list[int]()
+    for line in code.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if loops and line.lstrip().startswith("}") and indent <= loops[-1]:
+            loops.pop()
+        if "scf.for" in line:
+            loops.append(indent)
+        found = re.search(square, line)
+        if loops and found:
+            rows, columns = (max(1.0, size / config.tile) for size in covered[found[1]])
+            most = max(most, rows * columns)
+    return most
+
+
+def _covered(layout: str) -> list[int]:
+    """Rows and columns that all warps have in one instruction each."""
+    (warps, sizes) = (
+        re.findall(rf"{name} = \[(\d+), (\d+)", layout)[0] for name in ("warpsPerCTA", "instrShape")
+    )
+    return [int(a) * int(b) for a, b in zip(warps, sizes, strict=True)]
