@@ -20,10 +20,11 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from chacal.kernels.backward import adjoint_kernel, gradient_kernel
+from chacal.kernels.backward import adjoint_kernel
 from chacal.kernels.configs import BACKEND_OPTIONS, Config, find_precision
 from chacal.kernels.decode import PIECES, decode_kernel
 from chacal.kernels.forward import forward_kernel
+from chacal.kernels.gradient import gradient_kernel
 
 KERNELS = {
     "forward": forward_kernel,
@@ -31,6 +32,14 @@ KERNELS = {
     "gradient": gradient_kernel,
     "decode": decode_kernel,
 }
+VARIANTS: dict[str, dict[str, object]] = {
+    "": {},
+    "routed": {"ROUTES": 1},
+    "window": {"WINDOW": True},
+    "packed": {"SEQS": 16},
+    "drop": {"DROP": True},
+}
+"""What a kernel has beside exact ChaCAL, as constants of it."""
 INTERPRETED = not isinstance(forward_kernel, triton.runtime.JITFunction)
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 FLOAT32 = {"lse", "gamma", "delta", "dq", "dgamma", "parts"}
@@ -90,23 +99,19 @@ class Binary:
 
 
 def compile_kernel(
-    kernel: str,
-    target: str,
-    dtype: torch.dtype,
-    width: int,
-    config: Config,
-    **options: object,
+    kernel: str, target: str, dtype: torch.dtype, width: int, config: Config
 ) -> Binary:
-    """A kernel for d = d_v = `width`; `options` are constants of it other than the usual ones."""
+    """A kernel for d = d_v = `width`, named as in the table: "forward", "routed forward", ..."""
     card = CARDS[target]
-    function = KERNELS[kernel]
+    variant, _, name = kernel.rpartition(" ")
+    function = KERNELS[name]
     precision = find_precision(target, dtype)
     constants: dict[str, object] = {
         "d": width, "d_v": width, "D": width, "D_V": width, "TILE": config.tile, "SEQS": 0,
         "DROP": False, "WINDOW": False, "ROUTES": 0, "UPCAST": False,
         "PRECISION": precision.products, "SOLVE": precision.solve, "COLUMNS": config.columns,
         "DEPTH": config.depth, "STAGES": config.stages, "PIECES": PIECES,
-    } | options  # fmt: skip
+    } | VARIANTS[variant]  # fmt: skip
     constants = {name: x for name, x in constants.items() if name in function.arg_names}
     types = dict(_types(function.arg_names, constants, DTYPES[dtype]))
     # as the launcher finds it: whole cache lines, but for counters and single numbers
@@ -124,11 +129,8 @@ def compile_kernel(
     compiled = triton.compile(
         source,
         target=GPUTarget(card.backend, card.arch, card.warp),
-        options={
-            "num_warps": config.warps, "num_stages": config.stages, "enable_fp_fusion": True,
-            **BACKEND_OPTIONS[card.backend],
-        },
-    )  # fmt: skip
+        options={**config.options, **BACKEND_OPTIONS[card.backend]},
+    )
     registers, spilled = _resources(compiled.asm)
     shared = compiled.metadata.shared
     programs = _programs(card, config, registers, shared)

@@ -101,3 +101,9 @@ def find_row_below(rows, low, high, least):
         low = tl.where(more, at + 1, low)
         high = tl.where(more, high, at)
     return low
+
+
+@triton.jit
+def find_blocks(i, n, block, TILE: tl.constexpr):
+    """The first and the last block with keys in tile i."""
+    return i * TILE // block, (tl.minimum(i * TILE + TILE, n) - 1) // block

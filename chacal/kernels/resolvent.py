@@ -1,4 +1,4 @@
-"""Exact, windowed and routed ChaCAL on a GPU: what calls the kernels of forward.py and backward.py.
+"""Exact, windowed and routed ChaCAL on a GPU: what calls the kernels.
 
 Plain twins: ops/streaming.py (exact), ops/window.py and ops/routed.py. With gradients: ops/cards.py
 and ops/routed.py.
@@ -14,7 +14,7 @@ import torch
 import triton
 from torch import Tensor
 
-from chacal.kernels.backward import adjoint_kernel, gradient_kernel
+from chacal.kernels.backward import adjoint_kernel
 from chacal.kernels.configs import (
     PAIRS_AT_ONCE,
     Config,
@@ -24,6 +24,7 @@ from chacal.kernels.configs import (
     find_target,
 )
 from chacal.kernels.forward import forward_kernel
+from chacal.kernels.gradient import gradient_kernel
 from chacal.kernels.lists import chosen_blocks, rows_of_blocks
 
 INTERPRETING = not isinstance(forward_kernel, triton.runtime.JITFunction)
@@ -217,8 +218,7 @@ class Launch:
         """Run a program for every tile of every head."""
         options = {name: x for name, x in self.options.items() if name in kernel.arg_names}
         kernel[(self.programs,)](
-            *arguments, **options, num_warps=self.config.warps,
-            num_stages=self.config.stages, enable_fp_fusion=True, **backend_options(),
+            *arguments, **options, **self.config.options, **backend_options()
         )  # fmt: skip
 
 

@@ -25,6 +25,9 @@ from chacal.ops.library import Operation, no_dgamma
 
 Tensors = tuple[Tensor, ...]
 
+WIDEST = 256
+"""Channels of a head that the kernels take."""
+
 
 class Kernel(NamedTuple):
     """Which of the kernels an operator has.
@@ -48,10 +51,27 @@ class Kernel(NamedTuple):
 
 def fits(q: Tensor, v: Tensor) -> bool:
     """Whether there is a kernel for these inputs, and Triton to run it."""
-    if q.device.type != "cuda" or q.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+    if q.device.type != "cuda":
         return False
-    widest = 128 if q.dtype == torch.float32 else 256
-    return max(q.shape[-1], v.shape[-1]) <= widest and _has_triton()
+    if q.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        say_plain(f"inputs are {q.dtype}", "float32, float16 or bfloat16")
+        return False
+    width = max(q.shape[-1], v.shape[-1])
+    if width > WIDEST:
+        say_plain(f"d or d_v is {width}", f"at most {WIDEST}")
+        return False
+    return _has_triton()
+
+
+@functools.cache
+def say_plain(given: str, expected: str) -> None:
+    """Tell, once, why a card computes without the kernels."""
+    if not torch.compiler.is_compiling():
+        warnings.warn(
+            f"{given}, so chacal runs on the card as plain PyTorch, in many small launches; "
+            f"expected, for its kernels, {expected}",
+            stacklevel=2,
+        )
 
 
 def attend_on_card(
@@ -80,11 +100,7 @@ def attend_on_card(
 def _has_triton() -> bool:
     if importlib.util.find_spec("triton") is not None:
         return True
-    warnings.warn(
-        "Triton is not installed, so chacal runs on the card as plain PyTorch, in many small "
-        "launches; expected the extra 'gpu' (pip install triton)",
-        stacklevel=2,
-    )
+    say_plain("Triton is not installed", "the extra 'gpu' (pip install triton)")
     return False
 
 

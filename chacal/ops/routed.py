@@ -13,10 +13,12 @@ On a card the choice is made by PyTorch, in float32, and all that follows by ker
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from chacal.ops.cards import Kernel
+from chacal.ops.cards import Kernel, say_plain
 from chacal.ops.inputs import Gamma, check_choice, check_count, run
 from chacal.ops.library import Operation, no_dgamma
 from chacal.ops.pooled import default_block_size
@@ -89,8 +91,21 @@ def routed_resolvent_attention(
         mask=mask,
         cu_seqlens=cu_seqlens,
         length_matters=block_size is None,
-        kernel=Kernel(routed=on_card) if routes <= MOST_ROUTES else None,
+        kernel=card_kernel(on_card, routes, q.device),
     )
+
+
+def card_kernel(
+    on_card: Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor],
+    routes: int,
+    device: torch.device,
+) -> Kernel | None:
+    """The kernels, for as many routes as they take."""
+    if routes <= MOST_ROUTES:
+        return Kernel(routed=on_card)
+    if device.type == "cuda":
+        say_plain(f"routes is {routes}", f"at most {MOST_ROUTES}")
+    return None
 
 
 def check_routed_options(

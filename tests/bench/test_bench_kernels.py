@@ -1,10 +1,11 @@
 """What the kernels do, counted by hand where that is short, and held to what was promised."""
 
 import pytest
+import torch
 
 from chacal.bench.kernels import against_flash, check_target, compile_table
 from chacal.kernels import model
-from chacal.kernels.configs import TABLE, TARGETS, WIDTHS, Config
+from chacal.kernels.configs import LINES, TABLE, TARGETS, WIDTHS, Config, find_config
 
 PROMISED = {"n": 4096, "heads": 16, "batch": 4}
 
@@ -56,11 +57,21 @@ def test_warps_that_repeat_others_count():
 
 def test_every_line_of_the_table_is_there():
     for target in TARGETS:
-        for kernel in ("forward", "adjoint", "gradient", "decode"):
-            for itemsize, widths in WIDTHS.items():
-                for width in widths:
+        for kernel in LINES:
+            for itemsize in (2, 4):
+                for width in WIDTHS:
                     config = TABLE[target][kernel, itemsize, width]
                     assert config.tile in (16, 32, 64, 128)
+
+
+def test_a_variant_has_a_line_of_its_own_where_the_table_has_one():
+    plain, windowed = (
+        find_config("adjoint", "sm_90", torch.bfloat16, 50, variants)
+        for variants in ([], ["packed", "window"])
+    )
+    assert plain == TABLE["sm_90"]["adjoint", 2, 64]
+    assert windowed == TABLE["sm_90"]["window adjoint", 2, 64] != plain
+    assert find_config("adjoint", "sm_90", torch.bfloat16, 50, ["packed"]) == plain
 
 
 def test_an_unknown_target():
