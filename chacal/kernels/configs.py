@@ -223,6 +223,8 @@ TABLE: dict[str, dict[tuple[str, int, int], Config]] = {
         ("packed gradient", 2, 64): Config(64, 8, 2),  # 152
         ("window forward", 2, 128): Config(16, 2, 2),  # 194
         ("packed forward", 2, 128): Config(16, 2, 2),  # 180
+        ("drop forward", 4, 64): Config(16, 4, 1, depth=32, repeats=4),  # 158
+        ("drop gradient", 4, 64): Config(16, 4, 2, repeats=2),  # 164
     },
     "gfx942": {
         ("forward", 2, 64): Config(64, 4, 2),  # 184

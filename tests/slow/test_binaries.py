@@ -58,7 +58,8 @@ def test_no_line_spills_and_all_fit(target, itemsize, compile_lines):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("variant", ["window", "drop", "packed"])
 def test_no_variant_spills(target, variant, compile_lines):
-    lines = [f"{variant} {kernel}/2/64" for kernel in ("forward", "adjoint", "gradient")]
+    kernels = ("forward", "adjoint", "gradient")
+    lines = [f"{variant} {kernel}/2/{width}" for width in (64, 128) for kernel in kernels]
     assert compile_lines(target, lines) == right(lines)
 
 
