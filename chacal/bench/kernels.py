@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from chacal.kernels import model
-from chacal.kernels.configs import TABLE, TARGETS, WIDTHS, Config, find_precision
+from chacal.kernels.configs import LINES, TABLE, TARGETS, WIDTHS, Config, find_precision
 from chacal.ops.inputs import check_count
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -64,19 +64,18 @@ def check_target(target: str) -> None:
 def compile_table(target: str, dtype: str, widths: tuple[int, ...]) -> Iterator[Line]:
     """Every kernel's line for a dtype and these widths, each as soon as it is compiled."""
     check_target(target)
-    known = WIDTHS[DTYPES[dtype].itemsize]
-    unknown = sorted(set(widths) - set(known))
+    unknown = sorted(set(widths) - set(WIDTHS))
     if unknown:
-        raise ValueError(f"the width is {unknown[0]}; expected, for {dtype}, one of {known}")
+        raise ValueError(f"the width is {unknown[0]}; expected one of {WIDTHS}")
     # reads its kernels from files that decide at import whether they are to be interpreted
-    from chacal.kernels.aot import INTERPRETED, KERNELS, compile_kernel
+    from chacal.kernels.aot import INTERPRETED, compile_kernel
 
     if INTERPRETED:
         raise ValueError(
             "TRITON_INTERPRET is set, and kernels are not compiled then; expected it unset"
         )
     for width in widths:
-        for kernel in KERNELS:
+        for kernel in LINES:
             config = TABLE[target][kernel, DTYPES[dtype].itemsize, width]
             made = compile_kernel(kernel, target, DTYPES[dtype], width, config)
             yield Line(

@@ -20,10 +20,11 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from chacal.kernels.backward import adjoint_kernel, gradient_kernel
+from chacal.kernels.backward import adjoint_kernel
 from chacal.kernels.configs import BACKEND_OPTIONS, Config, find_precision
 from chacal.kernels.decode import PIECES, decode_kernel
 from chacal.kernels.forward import forward_kernel
+from chacal.kernels.gradient import gradient_kernel
 
 KERNELS = {
     "forward": forward_kernel,
@@ -31,10 +32,20 @@ KERNELS = {
     "gradient": gradient_kernel,
     "decode": decode_kernel,
 }
+VARIANTS: dict[str, dict[str, object]] = {
+    "": {},
+    "routed": {"ROUTES": 1},
+    "window": {"WINDOW": True},
+    "packed": {"SEQS": 16},
+    "drop": {"DROP": True},
+}
+"""What a kernel has beside exact ChaCAL, as constants of it."""
 INTERPRETED = not isinstance(forward_kernel, triton.runtime.JITFunction)
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 FLOAT32 = {"lse", "gamma", "delta", "dq", "dgamma", "parts"}
-INT32 = {"cu", "ticket", "done", "lengths", "finished"}
+INT32 = {
+    "cu", "ticket", "done", "lengths", "finished", "chosen", "blocks", "rows", "begins",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,32 +88,30 @@ class Binary:
         spilled: bytes of a thread that did not fit into them.
         shared: bytes of a program.
         programs: that a multiprocessor holds at once.
+        repeats: how often warps make the same score, for want of rows and keys for all of them.
     """
 
     registers: int
     spilled: int
     shared: int
     programs: int
+    repeats: float
 
 
 def compile_kernel(
-    kernel: str,
-    target: str,
-    dtype: torch.dtype,
-    width: int,
-    config: Config,
-    **options: object,
+    kernel: str, target: str, dtype: torch.dtype, width: int, config: Config
 ) -> Binary:
-    """A kernel for d = d_v = `width`; `options` are constants of it other than the usual ones."""
+    """A kernel for d = d_v = `width`, named as in the table: "forward", "routed forward", ..."""
     card = CARDS[target]
-    function = KERNELS[kernel]
+    variant, _, name = kernel.rpartition(" ")
+    function = KERNELS[name]
     precision = find_precision(target, dtype)
     constants: dict[str, object] = {
         "d": width, "d_v": width, "D": width, "D_V": width, "TILE": config.tile, "SEQS": 0,
-        "DROP": False, "WINDOW": False, "UPCAST": False, "PRECISION": precision.products,
-        "SOLVE": precision.solve, "COLUMNS": config.columns, "STAGES": config.stages,
-        "PIECES": PIECES,
-    } | options  # fmt: skip
+        "DROP": False, "WINDOW": False, "ROUTES": 0, "UPCAST": False,
+        "PRECISION": precision.products, "SOLVE": precision.solve, "COLUMNS": config.columns,
+        "DEPTH": config.depth, "STAGES": config.stages, "PIECES": PIECES,
+    } | VARIANTS[variant]  # fmt: skip
     constants = {name: x for name, x in constants.items() if name in function.arg_names}
     types = dict(_types(function.arg_names, constants, DTYPES[dtype]))
     # as the launcher finds it: whole cache lines, but for counters and single numbers
@@ -120,14 +129,12 @@ def compile_kernel(
     compiled = triton.compile(
         source,
         target=GPUTarget(card.backend, card.arch, card.warp),
-        options={
-            "num_warps": config.warps, "num_stages": config.stages, "enable_fp_fusion": True,
-            **BACKEND_OPTIONS[card.backend],
-        },
-    )  # fmt: skip
+        options={**config.options, **BACKEND_OPTIONS[card.backend]},
+    )
     registers, spilled = _resources(compiled.asm)
     shared = compiled.metadata.shared
-    return Binary(registers, spilled, shared, _programs(card, config, registers, shared))
+    programs = _programs(card, config, registers, shared)
+    return Binary(registers, spilled, shared, programs, _repeats(compiled.asm["ttgir"], config))
 
 
 def _types(names: list[str], constants: dict[str, object], dtype: str) -> Iterator[tuple[str, str]]:
@@ -168,3 +175,34 @@ def _programs(card: Card, config: Config, registers: int, shared: int) -> int:
         card.threads // threads,
         card.shared // max(1, shared),
     )
+
+
+def _repeats(code: str, config: Config) -> float:
+    """The most of all products of the walk whose result is a square of A.
+
+    Of a layout are read the warps along rows and columns and the shape of an instruction; what
+    these have past the square's end repeats it. sm_100's own products are not split among warps.
+    """
+    kinds = re.findall(r"^(#\w+) = #ttg\.(?:nvidia_mma|amd_mfma)<\{(.*)\}>", code, re.M)
+    covered = {name: _covered(layout) for name, layout in kinds}
+    square = rf"(?:tt\.dot|warp_group_dot) .*-> tensor<{config.tile}x{config.tile}xf32, (#\w+)>"
+    most, loops = 1.0, list[int]()
+    for line in code.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if loops and line.lstrip().startswith("}") and indent <= loops[-1]:
+            loops.pop()
+        if "scf.for" in line:
+            loops.append(indent)
+        found = re.search(square, line)
+        if loops and found:
+            rows, columns = (max(1.0, size / config.tile) for size in covered[found[1]])
+            most = max(most, rows * columns)
+    return most
+
+
+def _covered(layout: str) -> list[int]:
+    """Rows and columns that all warps have in one instruction each."""
+    (warps, sizes) = (
+        re.findall(rf"{name} = \[(\d+), (\d+)", layout)[0] for name in ("warpsPerCTA", "instrShape")
+    )
+    return [int(a) * int(b) for a, b in zip(warps, sizes, strict=True)]

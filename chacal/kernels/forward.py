@@ -14,7 +14,10 @@ changes Z by v_0 / (1-γ) and nothing else, and near γ = 1 it keeps what distin
 being rounded away (`from_first` in ops/streaming.py). Z is stored so, in the dtype of the inputs;
 scores, softmax and solve are float32.
 
-Plain twins: `Rows` in ops/streaming.py, and `Tiles` in ops/tiled.py for a window.
+With ROUTES, rows see near blocks of keys and those that they chose (lists.py): the walk is then the
+list of the tile, and its neighbours. A block waits for the tiles that hold it, all earlier.
+
+Plain twins: `Rows` in ops/streaming.py, `Tiles` in ops/tiled.py for a window, and ops/routed.py.
 """
 
 from __future__ import annotations
@@ -22,10 +25,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from chacal.kernels.lists import chose, find_unsolved_block, tiles_before
 from chacal.kernels.tile import (
     announce,
     dot,
     find_sequence,
+    scores,
     take_ticket,
     tile_inverse,
     times_columns,
@@ -37,18 +42,20 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def forward_kernel(
-    q, k, v, Z, Y, lse, gamma, cu, ticket, done,
+    q, k, v, Z, Y, lse, gamma, cu, ticket, done, chosen, blocks,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, gamma_b, gamma_h,
-    n, tiles, seqs, heads, group, chunk, window, scale_log2,
+    n, tiles, seqs, heads, group, chunk, window, block, near, scale_log2,
     d: tl.constexpr, d_v: tl.constexpr, D: tl.constexpr, D_V: tl.constexpr, TILE: tl.constexpr,
-    SEQS: tl.constexpr, DROP: tl.constexpr, WINDOW: tl.constexpr, UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr, SOLVE: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
+    SEQS: tl.constexpr, DROP: tl.constexpr, WINDOW: tl.constexpr, ROUTES: tl.constexpr,
+    UPCAST: tl.constexpr, PRECISION: tl.constexpr, SOLVE: tl.constexpr, COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One tile of rows of one head.
 
     q, k and v have strides (b, h, n) and end in contiguous channels; Z and Y (b, h, n, d_v) and lse
     (b, h, n) are contiguous; γ has strides (b, h). `group` query heads share a key head. With SEQS
-    (packed sequences) b is 1, `cu` says where sequences begin, and n is the length of all.
+    (packed sequences) b is 1, `cu` says where sequences begin, and n is the length of all. With
+    ROUTES, `chosen` (b, h, n, ROUTES) and `blocks` are those of lists.py.
     """
     if SEQS:
         at, h = take_ticket(ticket, tiles, heads, chunk)
@@ -75,7 +82,7 @@ def forward_kernel(
     g = tl.load(gamma + b64 * gamma_b + h64 * gamma_h).to(tl.float32)
 
     r = tl.arange(0, TILE)
-    c, c_v = tl.arange(0, D), tl.arange(0, D_V)
+    c, c_v = tl.arange(0, min(D, DEPTH)), tl.arange(0, D_V)
     t = i * TILE + r
     row = t < length
     start = tl.cast(i, tl.int64) * TILE
@@ -83,8 +90,9 @@ def forward_kernel(
     q_at = q + start * q_n + r[:, None] * q_n + c[None, :]
     k_at = k + r[None, :] * k_n + c[:, None]
     Z_at = Z + r[:, None] * d_v + c_v[None, :]
-    in_d, in_dv = c < d, c_v < d_v
-    q_i = tl.load(q_at, row[:, None] & in_d[None, :], 0.0)
+    in_dv = c_v < d_v
+    q_row = row[:, None]
+    q_i = tl.load(q_at, q_row & (c < d)[None, :], 0.0)
 
     m = tl.full([TILE], float("-inf"), tl.float32)
     l = tl.zeros([TILE], tl.float32)
@@ -92,24 +100,47 @@ def forward_kernel(
     j = 0
     if WINDOW:
         j = tl.maximum(0, i * TILE - window + 1) // TILE
+    if ROUTES:
+        chosen_at = chosen + (row64 + start + r) * ROUTES
+        j = tl.maximum(0, i * TILE // block - near) * block // TILE
+        blocks += (row64 // n * tiles + i) * (TILE * ROUTES + 1)
+        e, listed = 0, tl.load(blocks)
+        blocks += 1
+        # a block in pieces of the kernel's tiles
+        pieces = (block + TILE - 1) // TILE
+        while e < listed:
+            have = wait(done, tiles_before(tl.load(blocks + e), block, tail, TILE))
+            solved = find_unsolved_block(blocks, e + 1, listed, have, block, tail, TILE)
+            for at in tl.range(e * pieces, solved * pieces, num_stages=STAGES):
+                J = tl.load(blocks + at // pieces)
+                piece = J * block + at % pieces * TILE
+                there = tl.cast(piece, tl.int64)
+                key = piece + r < tl.minimum((J + 1) * block, tail)
+                S = scores(
+                    q_i, q_at, q_row, k_at + there * k_n, key[None, :], c, d, D, DEPTH, UPCAST,
+                    PRECISION,
+                ) * scale_log2  # fmt: skip
+                hit = chose(chosen_at, row, J, ROUTES)
+                S = tl.where(hit[:, None] & key[None, :], S, float("-inf"))
+                Z_mask = key[:, None] & in_dv[None, :]
+                m, l, u = absorb(m, l, u, S, Z_at + there * d_v, Z_mask, True, UPCAST, PRECISION)
+            e = solved
     while j < i - 1:
         solved = tl.minimum(wait(done, j + 1), i - 1)
         for at in tl.range(j, solved, num_stages=STAGES):
             there = tl.cast(at, tl.int64) * TILE
-            k_j = tl.load(k_at + there * k_n, in_d[:, None], 0.0)
-            S = dot(q_i, k_j, UPCAST, PRECISION) * scale_log2
+            S = scores(
+                q_i, q_at, q_row, k_at + there * k_n, True, c, d, D, DEPTH, UPCAST, PRECISION
+            ) * scale_log2  # fmt: skip
             if WINDOW:
                 S = tl.where(t[:, None] - (at * TILE + r)[None, :] < window, S, float("-inf"))
-            top = tl.maximum(m, tl.max(S, 1))
-            if WINDOW:
-                # a row may see nothing of a tile that others see
-                top = tl.where(top == float("-inf"), 0.0, top)
-            P = tl.exp2(S - top[:, None])
-            shrink = tl.exp2(m - top)
-            l = l * shrink + tl.sum(P, 1)
-            Z_j = tl.load(Z_at + there * d_v, in_dv[None, :], 0.0, cache_modifier=".cg")
-            u = u * shrink[:, None] + dot(P.to(Z_j.dtype), Z_j, UPCAST, PRECISION)
-            m = top
+            if ROUTES:
+                is_near = (t // block)[:, None] <= ((at * TILE + r) // block + near)[None, :]
+                S = tl.where(is_near, S, float("-inf"))
+            m, l, u = absorb(
+                m, l, u, S, Z_at + there * d_v, in_dv[None, :], WINDOW or ROUTES > 0, UPCAST,
+                PRECISION,
+            )  # fmt: skip
         j = solved
 
     # the tile before and the tile itself: first the rest of the softmax, which needs no Z
@@ -123,11 +154,14 @@ def forward_kernel(
     if WINDOW:
         before = before & (t[:, None] - s[None, :] < window)
         own = own & (r[:, None] - r[None, :] < window)
-    T = dot(q_i, tl.load(k_own, in_d[:, None] & row[None, :], 0.0), UPCAST, PRECISION)
+    if ROUTES:
+        before = before & routed(chosen_at, row, t, s // block, block, near, ROUTES)
+        own = own & routed(chosen_at, row, t, t // block, block, near, ROUTES)
+    T = scores(q_i, q_at, q_row, k_own, row[None, :], c, d, D, DEPTH, UPCAST, PRECISION)
     T = tl.where(own, T * scale_log2, float("-inf"))
     top = tl.maximum(m, tl.max(T, 1))
     l = l * tl.exp2(m - top) + tl.sum(tl.exp2(T - top[:, None]), 1)
-    S = dot(q_i, tl.load(k_tail, in_d[:, None] & earlier[None, :], 0.0), UPCAST, PRECISION)
+    S = scores(q_i, q_at, q_row, k_tail, earlier[None, :], c, d, D, DEPTH, UPCAST, PRECISION)
     S = tl.where(before, S * scale_log2, float("-inf"))
     most = tl.maximum(top, tl.max(S, 1))
     l = l * tl.exp2(top - most) + tl.sum(tl.exp2(S - most[:, None]), 1)
@@ -140,7 +174,7 @@ def forward_kernel(
     # scores of these two tiles are made anew when they are wanted: registers are dearer. The
     # barrier keeps the compiler from joining both
     tl.debug_barrier()
-    S = dot(q_i, tl.load(k_tail, in_d[:, None] & earlier[None, :], 0.0), UPCAST, PRECISION)
+    S = scores(q_i, q_at, q_row, k_tail, earlier[None, :], c, d, D, DEPTH, UPCAST, PRECISION)
     S = tl.where(before, tl.exp2(S * scale_log2 - lse_2[:, None]), 0.0).to(Z.dtype.element_ty)
     v_at = v + start * v_n + r[:, None] * v_n + c_v[None, :]
     v_i = tl.load(v_at, row[:, None] & in_dv[None, :], 0.0)
@@ -156,9 +190,36 @@ def forward_kernel(
     tl.store(Z + out, Z_i, row[:, None] & in_dv[None, :])
     announce(done)
 
-    T = dot(q_i, tl.load(k_own, in_d[:, None] & row[None, :], 0.0), UPCAST, PRECISION)
+    T = scores(q_i, q_at, q_row, k_own, row[None, :], c, d, D, DEPTH, UPCAST, PRECISION)
     T = tl.where(own, tl.exp2(T * scale_log2 - lse_2[:, None]), 0.0).to(Z.dtype.element_ty)
     H = (1.0 - g) * (u + dot(T, Z_i, UPCAST, PRECISION))
     if not DROP:
         H += tl.load(v + c_v, in_dv, 0.0).to(tl.float32)[None, :]
     tl.store(Y + out, H.to(Y.dtype.element_ty), row[:, None] & in_dv[None, :])
+
+
+@triton.jit
+def absorb(
+    m, l, u, S, Z_at, seen, SOME: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr
+):  # fmt: skip
+    """A step of the online softmax: greatest score, sum and weighted Z with those of S added.
+
+    SOME says that a row may see nothing of a tile that others see, nor anything so far.
+    """
+    top = tl.maximum(m, tl.max(S, 1))
+    finite = top
+    if SOME:
+        finite = tl.where(top == float("-inf"), 0.0, top)
+    P = tl.exp2(S - finite[:, None])
+    shrink = tl.exp2(m - finite)
+    l = l * shrink + tl.sum(P, 1)
+    Z_j = tl.load(Z_at, seen, 0.0, cache_modifier=".cg")
+    u = u * shrink[:, None] + dot(P.to(Z_j.dtype), Z_j, UPCAST, PRECISION)
+    return top, l, u
+
+
+@triton.jit
+def routed(chosen_at, row, t, key_block, block, near, ROUTES: tl.constexpr):
+    """Which keys, by their blocks, are near or chosen."""
+    is_near = (t // block)[:, None] <= (key_block + near)[None, :]
+    return is_near | chose(chosen_at[:, None], row[:, None], key_block[None, :], ROUTES)

@@ -123,17 +123,13 @@ def solve_work(shape: Shape, tile: int, precision: str) -> int:
     return PRODUCTS[precision] * (inverse_work(tile) + tile**2 * shape.d_v)
 
 
-def idle_copies(config: Config) -> float:
-    """How often each row is worked on: a warp has 16 of them, and warps past the tile repeat it."""
-    return max(1.0, 16 * config.warps / config.tile)
-
-
 def forward_cost(shape: Shape, config: Config, precision: str) -> Cost:
     """The forward kernel: whole tiles; the scores of the last two are made twice."""
     tile, tiles = config.tile, math.ceil(shape.n / config.tile)
     squares = tiles * (tiles + 1) / 2
-    work = squares * tile**2 * (shape.d + shape.d_v) + 2 * tiles * tile**2 * shape.d
-    work = work * idle_copies(config) + tiles * solve_work(shape, tile, precision)
+    score = config.repeats * shape.d
+    work = squares * tile**2 * (score + shape.d_v) + 2 * tiles * tile**2 * score
+    work += tiles * solve_work(shape, tile, precision)
     row = shape.itemsize * (2 * shape.d + 3 * shape.d_v) + 4
     read = (squares + 2 * tiles) * tile * shape.itemsize * (shape.d + shape.d_v)
     return Cost(shape.pairs * work, shape.pairs * shape.n * row, shape.pairs * read, tiles)
@@ -143,8 +139,9 @@ def adjoint_cost(shape: Shape, config: Config, precision: str) -> Cost:
     """The first of the backward's launches: the scores of the own tile are made twice."""
     tile, tiles = config.tile, math.ceil(shape.n / config.tile)
     squares = tiles * (tiles + 1) / 2
-    work = squares * tile**2 * (shape.d + shape.d_v) + tiles * tile**2 * shape.d
-    work = work * idle_copies(config) + tiles * solve_work(shape, tile, precision)
+    score = config.repeats * shape.d
+    work = squares * tile**2 * (score + shape.d_v) + tiles * tile**2 * score
+    work += tiles * solve_work(shape, tile, precision)
     # q, k, Y, dY and the log-sum-exp are read, W, G and δ written
     row = shape.itemsize * (2 * shape.d + 4 * shape.d_v) + 8
     read = (squares + tiles) * tile * shape.itemsize * (shape.d + shape.d_v)
@@ -155,7 +152,8 @@ def gradient_cost(shape: Shape, config: Config) -> Cost:
     """The second: four products; nothing waits."""
     tile, tiles = config.tile, math.ceil(shape.n / config.tile)
     squares = tiles * (tiles + 1) / 2
-    work = squares * tile**2 * (3 * shape.d + shape.d_v) * idle_copies(config)
+    # two of them have a square of A as their result, and two channels
+    work = squares * tile**2 * (config.repeats * (shape.d + shape.d_v) + 2 * shape.d)
     # q, k, Z, W and two numbers are read; dk, and dq in float32 and then rounded, written
     row = shape.itemsize * (4 * shape.d + 2 * shape.d_v) + 8 + 8 * shape.d
     read = squares * tile * (shape.itemsize * (shape.d + shape.d_v) + 4 * shape.d)

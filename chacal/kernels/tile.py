@@ -34,6 +34,28 @@ def dot(a, b, UPCAST: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def scores(
+    a, a_at, a_row, b_at, b_row, c, d,
+    D: tl.constexpr, DEPTH: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """(rows of a, rows of b) products over d channels, DEPTH of them at a time.
+
+    `a_at` (rows, c) and `b_at` (c, rows) point to the first channels, `c` of them; `a` is what is
+    at `a_at` if these are all. In pieces, a is read anew each time: it is in the nearest cache.
+    """
+    if D <= DEPTH:
+        return dot(a, tl.load(b_at, (c < d)[:, None] & b_row, 0.0), UPCAST, PRECISION)
+    else:
+        S = tl.zeros([a_at.shape[0], b_at.shape[1]], tl.float32)
+        for at in range(0, D, DEPTH):
+            in_d = c + at < d
+            a_c = tl.load(a_at + at, a_row & in_d[None, :], 0.0)
+            b_c = tl.load(b_at + at, in_d[:, None] & b_row, 0.0)
+            S += dot(a_c, b_c, UPCAST, PRECISION)
+        return S
+
+
+@triton.jit
 def quarters(x, B: tl.constexpr, m: tl.constexpr):
     """(B, 2m, 2m) -> upper left, lower left and lower right, (B, m, m) each."""
     x = tl.permute(tl.reshape(x, (B, 2, m, 2, m)), (0, 2, 4, 1, 3))

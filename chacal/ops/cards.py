@@ -1,7 +1,8 @@
-"""Exact and windowed ChaCAL on a GPU: the Triton kernels as operators of torch.library.
+"""Exact, windowed and routed ChaCAL on a GPU: the Triton kernels as operators of torch.library.
 
 `run` in inputs.py comes here with what is on a card; nothing else knows of kernels. They take the
-inputs as they are: half precision is not copied to float32, and packed sequences not to a batch.
+inputs as they are: half precision is not copied to float32, and packed sequences not to a batch
+(but for the routed operator's).
 Where Triton is missing, or a card or a width is none of the kernels', plain PyTorch computes the
 same, and that is said once.
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import warnings
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -24,6 +26,9 @@ from chacal.ops.library import LIBRARY, Operation, no_dgamma
 
 Tensors = tuple[Tensor, ...]
 
+WIDEST = 256
+"""Channels of a head that the kernels take."""
+
 
 class Kernel(NamedTuple):
     """Which of the kernels an operator has.
@@ -31,18 +36,43 @@ class Kernel(NamedTuple):
     Attributes:
         drop: whether a token may not hop to itself on the way.
         window: how many keys, its own among them, a row sees; None for all.
+        routed: the operator of rows that choose (routed.py), on q, k, v (1, heads, n, d), γ (1,
+            heads) and the scale; None for others.
     """
 
     drop: bool = False
     window: int | None = None
+    routed: Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor] | None = None
+
+    @property
+    def packed(self) -> bool:
+        """Whether it takes packed sequences as they are."""
+        return self.routed is None
 
 
 def fits(q: Tensor, v: Tensor) -> bool:
     """Whether there is a kernel for these inputs, and Triton to run it."""
-    if q.device.type != "cuda" or q.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+    if q.device.type != "cuda":
         return False
-    widest = 128 if q.dtype == torch.float32 else 256
-    return max(q.shape[-1], v.shape[-1]) <= widest and _has_triton()
+    if q.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        say_plain(f"inputs are {q.dtype}", "float32, float16 or bfloat16")
+        return False
+    width = max(q.shape[-1], v.shape[-1])
+    if width > WIDEST:
+        say_plain(f"d or d_v is {width}", f"at most {WIDEST}")
+        return False
+    return _has_triton()
+
+
+@functools.cache
+def say_plain(given: str, expected: str) -> None:
+    """Tell, once, why a card computes without the kernels."""
+    if not torch.compiler.is_compiling():
+        warnings.warn(
+            f"{given}, so chacal runs on the card as plain PyTorch, in many small launches; "
+            f"expected, for its kernels, {expected}",
+            stacklevel=2,
+        )
 
 
 def attend_on_card(
@@ -60,7 +90,10 @@ def attend_on_card(
     q, k, v = (x.reshape(1, -1, *x.shape[-2:]) for x in (q, k, v))
     if cu_seqlens is not None:
         cu_seqlens = cu_seqlens.to(torch.int32)
-    Y = TRITON(q, k, v, gamma, cu_seqlens, scale, kernel.drop, kernel.window)
+    if kernel.routed is not None:
+        Y = kernel.routed(q, k, v, gamma, scale)
+    else:
+        Y = TRITON(q, k, v, gamma, cu_seqlens, scale, kernel.drop, kernel.window)
     return Y.reshape(*leading, *Y.shape[-2:])
 
 
@@ -109,11 +142,7 @@ def decode_on_card(
 def _has_triton() -> bool:
     if importlib.util.find_spec("triton") is not None:
         return True
-    warnings.warn(
-        "Triton is not installed, so chacal runs on the card as plain PyTorch, in many small "
-        "launches; expected the extra 'gpu' (pip install triton)",
-        stacklevel=2,
-    )
+    say_plain("Triton is not installed", "the extra 'gpu' (pip install triton)")
     return False
 
 

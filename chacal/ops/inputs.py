@@ -73,13 +73,13 @@ def run(
                 "no padding"
             )
 
-        if kernel is not None and fits(q, v):
+        if kernel is not None and kernel.packed and fits(q, v):
             return attend_on_card(kernel, q, k, v, gammas, scale, cu_seqlens)
 
         def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
             return run(
                 core, q, k, v, gamma=gammas, scale=scale, mask=mask,
-                by_length=by_length, causal=causal,
+                by_length=by_length, causal=causal, kernel=kernel,
             )  # fmt: skip
 
         return attend_packed(attend, q, k, v, cu_seqlens)
@@ -98,16 +98,17 @@ def run(
     q, k, v = (torch.where(real, x, 0) for x in (q, k, v))
     if by_length is not None and torch.compiler.is_compiling():
         gammas = gammas.expand(q.shape[:-2]).to(torch.promote_types(q.dtype, torch.float32))
+        k, v = (over_heads(x, q.shape[-3]) for x in (k, v))
         with no_autocast(q.device):
             Y = RAGGED(q, k, v, gammas, counts, scale, *by_length)
     elif by_length is not None:
-        Y = v.new_zeros(v.shape)
+        Y = v.new_zeros(*q.shape[:-1], v.shape[-1])
         gammas = gammas.expand(q.shape[:-2])
         # without a real token, once all the same, for no row: gradients are zero, not missing
         for count in counts[counts > 0].unique().tolist() or [mask.shape[1]]:
             rows = (counts == count).nonzero()[:, 0]
             q_some, k_some, v_some = (x[rows][..., :count, :] for x in (q, k, v))
-            part = _flat(core, q_some, k_some, v_some, gammas[rows], scale, causal)
+            part = _flat(core, q_some, k_some, v_some, gammas[rows], scale, causal, kernel)
             padded = torch.nn.functional.pad(part, (0, 0, 0, mask.shape[1] - count))
             Y = Y.index_copy(0, rows, padded)
     else:

@@ -7,23 +7,29 @@ seen, and the choice.
 
 Near tiles go by the recursion of `tiled.py`. A tile that is solved is pushed to all rows that
 chose it (`routing.py`), whose log-sum-exps are known beforehand, since scores need keys only.
+
+On a card the choice is made by PyTorch, in float32, and all that follows by kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from chacal.ops.cards import Kernel, say_plain
 from chacal.ops.inputs import Gamma, check_choice, check_count, run
-from chacal.ops.library import Operation
+from chacal.ops.library import Operation, no_dgamma
 from chacal.ops.pooled import default_block_size
 from chacal.ops.ragged import PLANS, ByLength
 from chacal.ops.routing import SCORES, Far, FarAdjoint, Routing
 from chacal.ops.streaming import from_first, row_sums
 from chacal.ops.tiled import Tiles, TilesAdjoint, View, new_memory
+
+MOST_ROUTES = 16
+"""Of a row, that the kernels take; they look at each in turn."""
 
 
 def routed_resolvent_attention(
@@ -68,6 +74,10 @@ def routed_resolvent_attention(
     check_routed_options(block_size, near, routes, parts, score)
 
     plan = ByLength("routed", [block_size or 0, near, routes, parts], [score])
+
+    def on_card(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+        return TRITON_ROUTED(q, k, v, gamma, scale, *_plan(q.shape[2], *plan[1:])[1])
+
     return run(
         plan.core,
         q,
@@ -78,6 +88,7 @@ def routed_resolvent_attention(
         mask=mask,
         cu_seqlens=cu_seqlens,
         by_length=plan if block_size is None else None,
+        kernel=card_kernel(on_card, routes, q.device),
     )
 
 
@@ -89,6 +100,19 @@ def _plan(n: int, sizes: Sequence[int], words: Sequence[str]) -> tuple[Operation
 
 
 PLANS["routed"] = _plan
+
+
+def card_kernel(
+    on_card: Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor],
+    routes: int,
+    device: torch.device,
+) -> Kernel | None:
+    """The kernels, for as many routes as they take."""
+    if routes <= MOST_ROUTES:
+        return Kernel(routed=on_card)
+    if device.type == "cuda":
+        say_plain(f"routes is {routes}", f"at most {MOST_ROUTES}")
+    return None
 
 
 def check_routed_options(
@@ -177,3 +201,58 @@ ROUTED = Operation(
     num_kept=2,
 )
 """The resolvent of near and chosen tiles on (B, n, d)."""
+
+
+def forward_on_card(
+    q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, tile: int, near: int,
+    routes: int, parts: int, score: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Y (batch, heads, n, d_v), Z, log-sum-exps and the chosen tiles, by the kernels."""
+    from chacal.kernels.resolvent import Call, forward
+
+    n, routing = q.shape[2], Routing(routes, parts, score)
+    keys = k[:, :, : n - n % tile].float().unflatten(2, (-1, tile)).flatten(0, 1)
+    summary = routing.summary(keys)
+    # as many times as there are query heads to a key head
+    summary = summary.repeat_interleave(q.shape[1] // k.shape[1], 0)
+    chosen = routing.choose(q.flatten(0, 1), summary, View(tile, near=near))
+    chosen = chosen.unflatten(0, q.shape[:2]).to(torch.int32)
+    call = Call(scale, block=tile, near=near)
+    return *forward(q, k, v, gamma, call, chosen=chosen), chosen
+
+
+def backward_on_card(
+    dY: Tensor, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, Y: Tensor, Z: Tensor, lse: Tensor,
+    chosen: Tensor, scale: float, tile: int, near: int, routes: int, parts: int, score: str,
+    gamma_needed: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, k, v and γ, by the kernels."""
+    from chacal.kernels.resolvent import Call, backward
+
+    call = Call(scale, block=tile, near=near)
+    dq, dk, dv, dgamma = backward(dY, q, k, v, gamma, Y, Z, lse, call, chosen=chosen)
+    return dq, dk, dv, dgamma if gamma_needed else no_dgamma(gamma)
+
+
+def kept_on_card(
+    q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, tile: int, near: int,
+    routes: int, *options: object,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Room for Z, and for a log-sum-exp and the chosen tiles of every row."""
+    return (
+        q.new_empty(*q.shape[:-1], v.shape[-1]),
+        q.new_empty(q.shape[:-1], dtype=torch.float32),
+        q.new_empty((*q.shape[:-1], routes), dtype=torch.int32),
+    )
+
+
+TRITON_ROUTED = Operation(
+    "triton_routed",
+    "float scale, SymInt tile, SymInt near, SymInt routes, SymInt parts, str score",
+    forward_on_card,
+    backward_on_card,
+    kept_on_card,
+    num_kept=3,
+)
+"""The same by Triton kernels, on q (batch, heads, n, d), k and v with as many heads or a divisor of
+that, and γ that broadcasts over both."""

@@ -20,6 +20,9 @@ from chacal.ops.tiled import View
 
 SCORES = ("mean", "bound")
 
+CARD_PIECE = 1 << 26
+"""Scores that a card makes at a time: it has no use for pieces that fit into a small cache."""
+
 
 @dataclass(frozen=True)
 class Routing:
@@ -62,14 +65,16 @@ class Routing:
         routes = min(self.routes, max(1, (first + r - 1) // view.tile))  # there are no more tiles
         chosen = torch.full((B, r, routes), -1, dtype=torch.long, device=q.device)
         parts = summary.shape[2]
-        for at in pieces(r, B * max(1, summary.shape[1] * parts)):
+        size = PIECE if q.device.type == "cpu" else CARD_PIECE
+        for at in pieces(r, B * max(1, summary.shape[1] * parts), size=size):
             near = view.near or 0
             most = (first + at.stop - 1) // view.tile - near
             if most < 1:
                 continue
             t = torch.arange(first + at.start, first + at.stop, device=q.device)
             far_tiles = t // view.tile - near
-            S = torch.bmm(self.query(q[:, at]), summary[:, :most].flatten(1, 2).mT)
+            q_at = self.query(q[:, at].to(summary.dtype))
+            S = torch.bmm(q_at, summary[:, :most].flatten(1, 2).mT)
             if parts > 1:
                 S = S.unflatten(2, (most, parts)).amax(-1)
             unseen = torch.arange(most, device=q.device) >= far_tiles[:, None]
@@ -238,8 +243,8 @@ def with_nobody(x: Tensor) -> Tensor:
     return torch.cat([x.flatten(0, 1), x.new_zeros(1, x.shape[-1])])
 
 
-def pieces(total: int, each: int, first: int = 0) -> Iterator[slice]:
-    """Runs of `total` things from `first` on, of `each` numbers each, about PIECE numbers long."""
-    step = max(1, PIECE // max(1, each))
+def pieces(total: int, each: int, first: int = 0, size: int = PIECE) -> Iterator[slice]:
+    """Runs of `total` things from `first` on, of `each` numbers each, about `size` numbers long."""
+    step = max(1, size // max(1, each))
     for a in range(0, total, step):
         yield slice(first + a, first + min(total, a + step))

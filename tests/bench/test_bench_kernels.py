@@ -1,17 +1,19 @@
 """What the kernels do, counted by hand where that is short, and held to what was promised."""
 
 import pytest
+import torch
 
 from chacal.bench.kernels import against_flash, check_target, compile_table
 from chacal.kernels import model
-from chacal.kernels.configs import TABLE, TARGETS, WIDTHS, Config
+from chacal.kernels.configs import LINES, TABLE, TARGETS, WIDTHS, Config, find_config
 
 PROMISED = {"n": 4096, "heads": 16, "batch": 4}
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_what_was_promised(target):
-    forward, backward = against_flash(target, "bfloat16", 64, **PROMISED)
+@pytest.mark.parametrize("width", [64, 128])
+def test_what_was_promised(target, width):
+    forward, backward = against_flash(target, "bfloat16", width, **PROMISED)
     assert forward.launches == 1
     assert backward.launches == 2
     assert forward.work <= 1.25
@@ -46,18 +48,30 @@ def test_flash_attention_by_hand():
 def test_warps_that_repeat_others_count():
     shape = model.Shape(n=4096, pairs=1, d=64, d_v=64)
     once, twice = (
-        model.forward_cost(shape, Config(tile=32, warps=warps), "bf16x3").work for warps in (2, 4)
+        model.forward_cost(shape, Config(tile=16, warps=4, repeats=times), "bf16x3").work
+        for times in (1, 2)
     )
-    assert twice > 1.9 * once
+    scores = 4096 * (4096 + 16) / 2 + 2 * 4096 * 16  # whole tiles, and those of two again
+    assert twice - once == scores * 64
 
 
 def test_every_line_of_the_table_is_there():
     for target in TARGETS:
-        for kernel in ("forward", "adjoint", "gradient", "decode"):
-            for itemsize, widths in WIDTHS.items():
-                for width in widths:
+        for kernel in LINES:
+            for itemsize in (2, 4):
+                for width in WIDTHS:
                     config = TABLE[target][kernel, itemsize, width]
                     assert config.tile in (16, 32, 64, 128)
+
+
+def test_a_variant_has_a_line_of_its_own_where_the_table_has_one():
+    plain, windowed = (
+        find_config("adjoint", "sm_90", torch.bfloat16, 50, variants)
+        for variants in ([], ["packed", "window"])
+    )
+    assert plain == TABLE["sm_90"]["adjoint", 2, 64]
+    assert windowed == TABLE["sm_90"]["window adjoint", 2, 64] != plain
+    assert find_config("adjoint", "sm_90", torch.bfloat16, 50, ["packed"]) == plain
 
 
 def test_an_unknown_target():

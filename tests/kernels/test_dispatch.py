@@ -3,13 +3,15 @@
 import pytest
 import torch
 from cases import draw_qkv, far, leaves
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import chacal
 from chacal.ops import cards
+from chacal.ops.routed import TRITON_ROUTED, card_kernel
 
 pytest.importorskip("triton", reason="the kernels need Triton: pip install chacal[gpu]")
 
-OPERATORS = ["chacal", "chacal,diagonal=drop", "window@9"]
+OPERATORS = ["chacal", "chacal,diagonal=drop", "window@9", "routed@5,routes=2", "routed"]
 
 
 @pytest.fixture
@@ -95,7 +97,21 @@ def test_pytorch_accepts_the_operator():
         torch.library.opcheck(cards.TRITON.op, (*inputs, gamma, packed, 0.5, False, None))
 
 
-def test_the_cpu_and_what_has_no_kernel_stay_plain():
+def test_the_cpu_stays_plain():
     x = torch.zeros(1, 2, 4, 8)
     assert not cards.fits(x, x)
     assert not cards.fits(x.to("meta"), x)
+
+
+def test_what_has_no_kernel_stays_plain_and_that_is_said_once():
+    with FakeTensorMode():
+        x, wide = (torch.empty(1, 2, 4, width, device="cuda") for width in (256, 300))
+        double = torch.empty(1, 2, 4, 8, dtype=torch.float64, device="cuda")
+    assert cards.fits(x, x)
+    with pytest.warns(UserWarning, match="d_v is 300, .* plain PyTorch.*at most 256"):
+        assert not cards.fits(x, wide)
+    with pytest.warns(UserWarning, match="float64.*expected, for its kernels, float32"):
+        assert not cards.fits(double, double)
+    assert not cards.fits(x, wide)  # a second warning would be an error here
+    with pytest.warns(UserWarning, match="routes is 17.*at most 16"):
+        assert card_kernel(TRITON_ROUTED, 17, wide.device) is None

@@ -14,7 +14,7 @@ pytest.importorskip("triton", reason="the kernels need Triton: pip install chaca
 import oracles
 
 from chacal.kernels.configs import Config
-from chacal.kernels.resolvent import Call, forward
+from chacal.kernels.resolvent import Call, backward, forward
 from chacal.ops.cards import TRITON
 
 SINGLE = 1e-5
@@ -129,6 +129,31 @@ def test_tiles_of_any_size(tile, device):
         torch.ones(130, 130, device=device).triu(1).bool(), -torch.inf
     )
     assert (lse - S.logsumexp(-1)).abs().max() < 1e-5
+
+
+def test_channels_in_pieces(device, poison):
+    # as wide heads of float32 need it; 40 and 33 channels are padded to 64
+    leaves = [x.requires_grad_() for x in inputs(50, d=40, d_v=33, heads=1, key_heads=1)]
+    q, k, v, gamma = (x.detach().to(device) for x in leaves)
+    call = call_of(q, config=Config(tile=16, warps=4, columns=32, depth=16))
+    Y, Z, lse = forward(q, k, v, gamma, call)
+    assert relative(Y.cpu(), oracle(*leaves)) < SINGLE
+    dY = draw(*Y.shape, seed=4, dtype=torch.float32).to(device)
+    grads = backward(dY, q, k, v, gamma, Y, Z, lse, call)
+    wanted = plain_gradients(*leaves, dY)
+    for name, grad, right in zip("qkv", grads, wanted, strict=False):
+        assert relative(grad.cpu(), right) < SINGLE, name
+
+
+# of keys that a row does not see, and that are masked then
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp2")
+def test_a_row_may_see_nothing_for_long_and_then_only_low_scores(device):
+    # of 32 keys before the window, nothing; then scores near -200
+    q, k, v, gamma = inputs(90, heads=1, key_heads=1, device=device)
+    q, k = q / 8 + 14, k / 8 - 14
+    options = {"window": 40}
+    Y = attend(q, k, v, gamma, **options)
+    assert relative(Y.cpu(), oracle(q, k, v, gamma, **options)) < 10 * SINGLE
 
 
 def test_heads_beside_channels_are_read_in_place(device):

@@ -5,6 +5,7 @@ that sleep for a while after they took their ticket, so that later ones overtake
 wait.
 """
 
+import dataclasses
 import random
 import sys
 import threading
@@ -21,6 +22,7 @@ import triton.language as tl
 from test_kernels import SINGLE, call_of, inputs, oracle
 
 from chacal.kernels import backward, forward, resolvent
+from chacal.kernels.configs import Config
 from chacal.kernels.tile import take_ticket
 
 
@@ -98,21 +100,29 @@ def in_threads(monkeypatch):
     sys.setswitchinterval(interval)
 
 
-def both_passes(q, k, v, gamma, call, cu=None):
-    Y, Z, lse = resolvent.forward(q, k, v, gamma, call, cu)
-    return Y, *resolvent.backward(torch.ones_like(Y), q, k, v, gamma, Y, Z, lse, call, cu)
+def both_passes(q, k, v, gamma, call, *lists):
+    Y, Z, lse = resolvent.forward(q, k, v, gamma, call, *lists)
+    return Y, *resolvent.backward(torch.ones_like(Y), q, k, v, gamma, Y, Z, lse, call, *lists)
+
+
+CU = torch.tensor([0, 75, 110], dtype=torch.int32)
+# rows of block 5 choose block 0, ..., in blocks of 11 with one near
+CHOSEN = torch.tensor([-1, -1, 0, 0, 1, 0, 3, 2, 1, 7], dtype=torch.int32)
 
 
 @pytest.mark.parametrize("at_once", [2, 5])
-@pytest.mark.parametrize("packed", [False, True])
-def test_programs_that_overtake_each_other_wait(at_once, packed, in_threads, poison):
+@pytest.mark.parametrize("how", ["exact", "packed", "routed"])
+def test_programs_that_overtake_each_other_wait(at_once, how, in_threads, poison):
     q, k, v, gamma = inputs(110, heads=1, key_heads=1)
-    cu = torch.tensor([0, 75, 110], dtype=torch.int32) if packed else None
     call = call_of(q)
-    in_order = both_passes(q, k, v, gamma, call, cu)
+    lists = [CU] if how == "packed" else []
+    if how == "routed":
+        call = dataclasses.replace(call, block=11, near=1, config=Config(tile=16, warps=4))
+        lists = [None, CHOSEN.repeat_interleave(11).view(1, 1, 110, 1)]
+    in_order = both_passes(q, k, v, gamma, call, *lists)
     waited = in_threads(at_once, seed=at_once)
     for _ in range(10):  # threads may happen to run in the order of their tickets
-        for one, other in zip(in_order, both_passes(q, k, v, gamma, call, cu), strict=True):
+        for one, other in zip(in_order, both_passes(q, k, v, gamma, call, *lists), strict=True):
             # dq is added up in another order
             torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6)
         if waited:
