@@ -258,6 +258,7 @@ def eval_tasks() -> None:
 def reproduce_table(table: str | None, **options: Any) -> None:
     """Make a TABLE of the paper, or go on with it; without TABLE, list them."""
     from chacal.commands.reproduce import list_tables, print_table
+    from chacal.experiments.engines import Local
     from chacal.experiments.reproduce import reproduce
     from chacal.experiments.scales import Given
 
@@ -268,7 +269,8 @@ def reproduce_table(table: str | None, **options: Any) -> None:
         list_tables()
         return
     out = options.pop("out") or Path("results") / options["scale"]
-    result = reproduce(table, given=given, out=out, **options)
+    engine = Local(options.pop("jobs"))
+    result = reproduce(table, given=given, out=out, engine=engine, **options)
     if result is not None:
         print_table(result, out)
         sys.exit(1 if result.has_failures else 0)
