@@ -142,12 +142,19 @@ def claim(out: Path, scale: str) -> None:
                 f"{shown(scale)} (--out), so that they are never mixed"
             )
         return
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and (not out.is_dir() or any(not _is_mark(path) for path in out.iterdir())):
+        if mark.exists():  # another sweep marked it just now
+            return claim(out, scale)
         raise ValueError(
             f"{out} holds other files; expected a new folder, or one of {shown(scale)}"
         )
     out.mkdir(parents=True, exist_ok=True)
     write_json(mark, {"scale": scale})
+
+
+def _is_mark(path: Path) -> bool:
+    """Whether a file is the mark, or will be as soon as it is written."""
+    return path.name == "scale.json" or path.name.startswith(".scale.json.")
 
 
 def _measure_cost(cost: Cost, out: Path) -> str:
