@@ -59,7 +59,7 @@ class OnRay:
     def __post_init__(self) -> None:
         if self.cpus < 1:
             raise ValueError(f"cpus is {self.cpus}; expected at least 1")
-        if not 0 <= self.gpus < 1 and self.gpus != int(self.gpus):
+        if not (0 <= self.gpus <= 1 or (self.gpus < 1000 and self.gpus in range(1000))):
             raise ValueError(f"gpus is {self.gpus:g}; expected a whole number, or a part of one")
         if under_torchrun():
             raise ValueError("engine is 'ray' under torchrun; expected one of them")

@@ -34,6 +34,7 @@ from chacal.experiments.table import Table
 from chacal.report.results import TableResult
 from chacal.training.config import RunConfig
 from chacal.training.distributed import start
+from chacal.training.lock import alone
 from chacal.training.runs import Interrupted
 from chacal.training.torchrun import rank, under_torchrun
 
@@ -90,7 +91,8 @@ def run_table(
                     save()
                 for cost in curves:
                     show.started(cost.id, cost.row)
-                    show.ended(cost.id, _measure_cost(cost, out))
+                    with alone(out / "costs", wait=True):  # two at once would time each other
+                        show.ended(cost.id, _measure_cost(cost, out))
                     save()
                 if table.timed and not only:
                     show.note("timing the evaluations, in turns")
@@ -167,6 +169,8 @@ def _measure_cost(cost: Cost, out: Path) -> str:
     }  # fmt: skip
     file = out / "costs" / f"{cost.id}.json"
     failed = file.with_name(f"{cost.id}.failed.json")
+    if file.exists():  # another sweep measured it meanwhile
+        return ""
     try:
         if cost.blocks:
             points = against_block_size(cost.operators, cost.lengths[0], cost.blocks, **sizes)
