@@ -15,6 +15,7 @@ What the file says is for people, too: who is at it.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -82,13 +83,21 @@ def alone(folder: Path, *, wait: bool) -> Iterator[None]:
 def _take(path: Path, wait: bool) -> tuple[IO[bytes], bytes]:
     """Make the lock's file, once nobody else has it; the file, and what it says."""
     watch = _Watch()
+    looked = time.monotonic()
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644), "r+b", 0)
         except FileNotFoundError:  # the one before took its folder away just now
             continue
+        except PermissionError as error:
+            # sshfs says so, for a moment, of a file that another machine has just made
+            if error.errno != errno.EPERM or time.monotonic() - looked > LEASE:
+                raise
+            time.sleep(LOOK)
+            continue
         except FileExistsError:
+            looked = time.monotonic()
             try:
                 with open(path, "r+b") as theirs:
                     if not _take_away(theirs, path, watch, wait):
