@@ -139,7 +139,7 @@ class OnRay:
             try:
                 _knock(address)
                 ray.init(address=address or None, log_to_driver=False, logging_level=logging.ERROR)
-            except (OSError, ValueError, RuntimeError) as error:
+            except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
                 raise ValueError(
                     f"no Ray cluster answers at {shown(address)}: {one_line(str(error))}; expected "
                     f"HOST:PORT as `ray start --head` prints it"
