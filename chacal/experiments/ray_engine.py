@@ -3,8 +3,8 @@
 A task does on its node what the local engine does in a thread: it starts the job's process and
 waits for it (`apart.py`). A node that dies takes its tasks with it; Ray starts them on another, and
 they go on from the checkpoints in the folder. That a cell runs once, whoever else is at it, is the
-lock of its folder (`training/lock.py`). If this process dies, Ray ends its tasks, and their jobs
-save and end; the same command goes on.
+lock of its folder (`training/lock.py`). If this process dies, Ray kills its tasks and their jobs,
+and the same command goes on from the checkpoints.
 """
 
 from __future__ import annotations
