@@ -142,7 +142,8 @@ class OnRay:
             except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
                 raise ValueError(
                     f"no Ray cluster answers at {shown(address)}: {one_line(str(error))}; expected "
-                    f"HOST:PORT as `ray start --head` prints it"
+                    f"HOST:PORT as `ray start --head` prints it, and RAY_AUTH_MODE=token set if "
+                    f"the cluster has a token"
                 ) from None
             try:
                 self._ensure_room()
