@@ -5,7 +5,7 @@ The package is on no index, so `pip install 'chacal[hf]'` would find nothing, or
 
 
 def install(extra: str) -> str:
-    """How an extra is installed: one of hf, plot, data, eval, play.
+    """How an extra is installed: one of hf, plot, data, eval, play, ray.
 
     >>> install("plot")
     "install the extra 'plot' (in a clone: pip install -e '.[plot]')"

@@ -30,7 +30,7 @@ MAY_IMPORT = {
     },
     "experiments": {
         "ops", "operators", "nn", "tasks", "training", "bench", "report", "_plain", "_files",
-        "_orphans", "_memory", "_echo",
+        "_orphans", "_memory", "_echo", "_extras", "_version",
     },
     "play": {"operators", "nn", "tasks", "training", "_plain", "_extras"},
     "commands": {
@@ -50,7 +50,7 @@ MAY_IMPORT = {
 
 LAZY = [
     "click", "rich", "matplotlib", "transformers", "tokenizers", "datasets", "rouge_score",
-    "huggingface_hub", "peft", "starlette", "uvicorn", "chacal.kernels",
+    "huggingface_hub", "peft", "starlette", "uvicorn", "ray", "chacal.kernels",
     "torch._dynamo", "triton",
 ]  # fmt: skip
 

@@ -253,6 +253,12 @@ def eval_tasks() -> None:
               "sizes.")  # fmt: skip
 @click.option("--seeds", type=int, help="Seeds 0 to N-1 of every cell [the scale's].")
 @click.option("--jobs", default=1, show_default=True, help="Cells at once, one thread each.")
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True,
+              help="This machine, or a Ray cluster whose nodes share the folder.")  # fmt: skip
+@click.option("--address", default="", help="ray: HOST:PORT of the cluster's head [RAY_ADDRESS; or "
+              "the one on this machine, or a new one].")  # fmt: skip
+@click.option("--cpus", type=int, help="ray: cores of a cell, and its threads [1].")
+@click.option("--gpus", type=float, help="ray: cards of a cell, or a part of one [0].")
 @click.option("--only", default="", help="Only rows with this in \"row, column\"; times of the "
               "evaluations wait for the whole table.")  # fmt: skip
 @click.option("--run/--no-run", default=True, help="Whether to run what is missing, or only to "
@@ -271,7 +277,7 @@ def eval_tasks() -> None:
               "folder of Kim and Schuster's data sets.")  # fmt: skip
 def reproduce_table(table: str | None, **options: Any) -> None:
     """Make a TABLE of the paper, or go on with it; without TABLE, list them."""
-    from chacal.commands.reproduce import list_tables, print_table
+    from chacal.commands.reproduce import engine_of, list_tables, print_table
     from chacal.experiments.reproduce import reproduce
     from chacal.experiments.scales import Given
 
@@ -282,7 +288,9 @@ def reproduce_table(table: str | None, **options: Any) -> None:
         list_tables()
         return
     out = options.pop("out") or Path("results") / options["scale"]
-    result = reproduce(table, given=given, out=out, **options)
+    names = ("jobs", "address", "cpus", "gpus")
+    engine = engine_of(options.pop("engine"), **{name: options.pop(name) for name in names})
+    result = reproduce(table, given=given, out=out, engine=engine, **options)
     if result is not None:
         print_table(result, out)
         sys.exit(1 if result.has_failures else 0)

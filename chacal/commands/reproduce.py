@@ -9,7 +9,9 @@ from typing import Literal
 
 from rich.table import Table as Grid
 
+from chacal._echo import shown
 from chacal.commands.console import console
+from chacal.experiments.engines import Engine, Local
 from chacal.experiments.scales import SCALES
 from chacal.experiments.tables import TABLES
 from chacal.report.lines import TextTable, lines_of
@@ -18,6 +20,25 @@ from chacal.report.sections import some
 
 WIDEST = 28
 """Characters of a figure's column on a terminal; longer texts are broken between words."""
+
+
+def engine_of(
+    name: str, *, jobs: int, address: str, cpus: int | None, gpus: float | None
+) -> Engine:
+    """What runs the cells; options of the other engine are refused, not passed over."""
+    if name == "local":
+        for option, value in (("address", address or None), ("cpus", cpus), ("gpus", gpus)):
+            if value is not None:
+                raise ValueError(f"{option} is {shown(value)}; expected --engine ray beside it")
+        return Local(jobs)
+    if jobs != 1:
+        raise ValueError(
+            f"jobs is {jobs} with --engine ray; expected --cpus and --gpus of a cell: as many run "
+            f"at once as the cluster has room for"
+        )
+    from chacal.experiments.ray_engine import OnRay
+
+    return OnRay(address=address, cpus=1 if cpus is None else cpus, gpus=gpus or 0.0)
 
 
 def list_tables() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from chacal._echo import shown
+from chacal.experiments.engines import Engine
 from chacal.experiments.gather import save_table
 from chacal.experiments.scales import SCALES, Given, Scale
 from chacal.experiments.sweep import chosen, claim, run_table
@@ -24,7 +25,7 @@ def reproduce(
     *,
     scale: str,
     seeds: int | None = None,
-    jobs: int = 1,
+    engine: Engine | None = None,
     out: Path,
     only: str = "",
     run: bool = True,
@@ -37,7 +38,7 @@ def reproduce(
         name: the table's label.
         scale: how large.
         seeds: how many; as many as the scale has unless given.
-        jobs: cells at once.
+        engine: what runs the cells; this process, one after another, unless given.
         out: folder of the scale's results.
         only: rows to run, by a part of their label; the others stay as they are.
         run: false to run nothing and write the table from what lies in the folder.
@@ -58,7 +59,7 @@ def reproduce(
     if not 1 <= count <= MOST_SEEDS:
         raise ValueError(f"seeds is {count}; expected at least 1 and at most {MOST_SEEDS}")
     try:
-        return _make(table, sizes, out, seeds, count, jobs, only, run, quiet)
+        return _make(table, sizes, out, seeds, count, engine, only, run, quiet)
     except OSError as error:
         if not is_full(error):
             raise
@@ -74,7 +75,7 @@ def _make(
     out: Path,
     seeds: int | None,
     count: int,
-    jobs: int,
+    engine: Engine | None,
     only: str,
     run: bool,
     quiet: bool,
@@ -85,4 +86,4 @@ def _make(
         claim(out, sizes.name)
         chosen(table, sizes, only)
         return save_table(table, sizes, out, seeds=range(seeds or 0), only=only)
-    return run_table(table, sizes, out, seeds=range(count), jobs=jobs, only=only, quiet=quiet)
+    return run_table(table, sizes, out, seeds=range(count), engine=engine, only=only, quiet=quiet)

@@ -1,4 +1,4 @@
-"""The one place that runs tables: jobs one after another or side by side, each at most once.
+"""The one place that runs tables: every job at most once, by whatever engine (`engines.py`).
 
 What is done is what lies in the folder, and nothing else: a sweep that was stopped, in any way,
 goes on when it is started again. A job that fails says why in a file and the others go on; it is
@@ -13,17 +13,9 @@ tried again the next time.
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from chacal._echo import shown
 from chacal._files import read_json
@@ -31,29 +23,20 @@ from chacal._plain import member, to_plain
 from chacal.bench.cost import against_block_size, against_length
 from chacal.bench.timing import machine
 from chacal.experiments.cells import Cell, Cost, Evaluation, run_id
+from chacal.experiments.engines import Engine, Local, perform_here
 from chacal.experiments.evaluation_times import time_cells
 from chacal.experiments.files import write_json
 from chacal.experiments.gather import choose, save_table
-from chacal.experiments.job import (
-    Job,
-    describe_error,
-    failure_file,
-    is_done,
-    perform,
-    record_failure,
-)
+from chacal.experiments.job import Job, describe_error, is_done
 from chacal.experiments.progress import Progress
-from chacal.experiments.records import read_failure
 from chacal.experiments.scales import Scale
 from chacal.experiments.table import Table
 from chacal.report.results import TableResult
 from chacal.training.config import RunConfig
-from chacal.training.distributed import LostProcess, start
+from chacal.training.distributed import start
+from chacal.training.lock import alone
 from chacal.training.runs import Interrupted
 from chacal.training.torchrun import rank, under_torchrun
-
-GRACE = 300.0
-"""Seconds that a stopped job has to finish its step and save."""
 
 
 def run_table(
@@ -62,7 +45,7 @@ def run_table(
     out: Path,
     *,
     seeds: Sequence[int],
-    jobs: int = 1,
+    engine: Engine | None = None,
     only: str = "",
     quiet: bool = False,
 ) -> TableResult | None:
@@ -73,7 +56,7 @@ def run_table(
         scale: how large, with data of the user's own.
         out: the folder of its scale.
         seeds: of every cell.
-        jobs: how many at once; with 1, in this process.
+        engine: what performs the jobs; this process unless given.
         only: rows to run, by a part of their label; the others stay as they are, and nothing is
             timed.
         quiet: show no progress.
@@ -82,10 +65,7 @@ def run_table(
         the table; None to a process of torchrun that only trains along.
     """
     cells, costs = chosen(table, scale, only)
-    if jobs < 1:
-        raise ValueError(f"jobs is {jobs}; expected at least 1")
-    if jobs > 1 and under_torchrun():
-        raise ValueError(f"jobs is {jobs} under torchrun; expected 1, whose processes share it")
+    engine = engine or Local()
 
     def save() -> TableResult:
         return save_table(table, scale, out, seeds=seeds, only=only)
@@ -94,7 +74,7 @@ def run_table(
         todo = plan(cells, seeds)
         if rank():  # torchrun's others train along, in the same order
             for job in todo:
-                _perform_here(job, out / "runs" / job.id)
+                perform_here(job, out / "runs" / job.id)
             return None
         claim(out, scale.name)
         many = under_torchrun()
@@ -106,12 +86,13 @@ def run_table(
         ahead = [cost.id for cost in curves]
         with Progress(table.name, total, done, out / "runs", pending, ahead, quiet=quiet) as show:
             try:
-                for job, why in _perform_all(pending, out / "runs", jobs, show):
+                for job, why in engine.perform(pending, out / "runs", show):
                     show.ended(job.id, why)
                     save()
                 for cost in curves:
                     show.started(cost.id, cost.row)
-                    show.ended(cost.id, _measure_cost(cost, out))
+                    with alone(out / "costs", wait=True):  # two at once would time each other
+                        show.ended(cost.id, _measure_cost(cost, out))
                     save()
                 if table.timed and not only:
                     show.note("timing the evaluations, in turns")
@@ -171,7 +152,9 @@ def claim(out: Path, scale: str) -> None:
                 f"{shown(scale)} (--out), so that they are never mixed"
             )
         return
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and (not out.is_dir() or any(not _is_mark(path) for path in out.iterdir())):
+        if mark.exists():  # another sweep marked it just now
+            return claim(out, scale)
         raise ValueError(
             f"{out} holds other files; expected a new folder, or one of {shown(scale)}"
         )
@@ -179,113 +162,9 @@ def claim(out: Path, scale: str) -> None:
     write_json(mark, {"scale": scale})
 
 
-def _perform_all(
-    pending: Sequence[Job], runs: Path, jobs: int, show: Progress
-) -> Iterator[tuple[Job, str]]:
-    """Perform jobs; yields each with why it failed, or ""."""
-    if jobs == 1:
-        for job in pending:
-            show.started(job.id)
-            yield job, _perform_here(job, runs / job.id)
-    else:
-        with _terminable():
-            yield from _perform_beside(pending, runs, jobs, show)
-
-
-def _perform_here(job: Job, folder: Path) -> str:
-    try:
-        perform(job, folder)
-    except (Interrupted, LostProcess):
-        raise
-    except Exception as error:  # whatever it is, the others go on
-        why = describe_error(error)
-        if not rank():
-            record_failure(folder, why)
-        return why
-    return ""
-
-
-def _perform_beside(
-    pending: Sequence[Job], runs: Path, jobs: int, show: Progress
-) -> Iterator[tuple[Job, str]]:
-    waiting = list(pending)
-    running: dict[subprocess.Popen[str], tuple[Job, IO[str]]] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                job = waiting.pop(0)
-                errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed when the job ends
-                running[_start(job, runs / job.id, errors)] = (job, errors)
-                show.started(job.id)
-            time.sleep(0.1)
-            for process in [p for p in running if p.poll() is not None]:
-                job, errors = running.pop(process)
-                with errors, _input(process):
-                    why = _why(process.returncode, runs / job.id, errors)
-                yield job, why
-    finally:
-        if running:
-            show.note("stopping: the cells that run finish a step and save")
-        for process in running:
-            process.terminate()
-        for process, (_, errors) in running.items():
-            try:
-                process.wait(GRACE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            errors.close()
-            _input(process).close()
-
-
-def _start(job: Job, folder: Path, errors: IO[str]) -> subprocess.Popen[str]:
-    """The job in a process of its own, one thread wide; Ctrl-C reaches it through us only."""
-    one = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "chacal.experiments.job"],
-        stdin=subprocess.PIPE, stdout=errors, stderr=errors, text=True,
-        env={**os.environ, **one}, start_new_session=True,
-    )  # fmt: skip
-    asked = {"job": job.to_json(), "folder": str(folder), "command": sys.argv}
-    _input(process).write(json.dumps(asked) + "\n")
-    _input(process).flush()  # and left open: its end tells the job that we are gone
-    return process
-
-
-def _input(process: subprocess.Popen[str]) -> IO[str]:
-    assert process.stdin is not None  # as `_start` asked for
-    return process.stdin
-
-
-def _why(code: int, folder: Path, errors: IO[str]) -> str:
-    """Why a job's process failed; "" if it did not. One that died leaves its last words."""
-    if code == 0:
-        return ""
-    if code == 130:
-        raise Interrupted
-    if code != 1 or not failure_file(folder).exists():
-        errors.seek(0)
-        said = errors.read().strip()[-300:]
-        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-        record_failure(folder, f"its process ended with {how}" + (f": {said}" if said else ""))
-    return read_failure(failure_file(folder))
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM as Ctrl-C, so that children are stopped before we are."""
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _is_mark(path: Path) -> bool:
+    """Whether a file is the mark, or will be as soon as it is written."""
+    return path.name == "scale.json" or path.name.startswith(".scale.json.")
 
 
 def _measure_cost(cost: Cost, out: Path) -> str:
@@ -298,6 +177,8 @@ def _measure_cost(cost: Cost, out: Path) -> str:
     }  # fmt: skip
     file = out / "costs" / f"{cost.id}.json"
     failed = file.with_name(f"{cost.id}.failed.json")
+    if file.exists():  # another sweep measured it meanwhile
+        return ""
     try:
         if cost.blocks:
             points = against_block_size(cost.operators, cost.lengths[0], cost.blocks, **sizes)

@@ -33,7 +33,8 @@ TEMPORARY = re.compile(r"\.(\w+(?:-\w+)*\.\w+)\.\d+")
 
 def contents(folder: Path) -> tuple[set[str], set[str]]:
     """Names of what a folder holds, and of temporary files; the house's own are not told."""
-    names = {path.name for path in folder.iterdir()} - {LOCK, REPLACING, REPLACED}
+    names = {path.name for path in folder.iterdir()} - {REPLACING, REPLACED}
+    names = {name for name in names if not name.startswith(LOCK)}
     temporary = {
         name for name in names if (found := TEMPORARY.fullmatch(name)) and is_ours(found.group(1))
     }

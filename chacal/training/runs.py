@@ -16,6 +16,7 @@ import errno
 import json
 import os
 import platform
+import secrets
 import shlex
 import sys
 import time
@@ -223,7 +224,8 @@ def default_folder(config: RunConfig) -> Path:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write beside, force to disk, rename: a reader sees the old file or the new, never half."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    # others who share the folder may have our number, on machines of their own
+    beside = path.with_name(f".{path.name}.{os.getpid()}{secrets.randbelow(10**6):06}")
     try:
         with naming(path), open(beside, "wb") as file:
             file.write(data)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -13,6 +14,7 @@ from tables import FakeTable, named_cell
 
 from chacal._files import read_json
 from chacal.experiments.cells import Cost, Evaluation, run_id
+from chacal.experiments.engines import Local
 from chacal.experiments.files import table_file
 from chacal.experiments.gather import choose
 from chacal.experiments.job import failure_file, perform
@@ -22,6 +24,7 @@ from chacal.experiments.sweep import claim, plan, run_table
 from chacal.report.files import read_table
 from chacal.tasks import Boxes, Chains
 from chacal.training.config import ModelConfig, RunConfig, TrainConfig
+from chacal.training.lock import LOCK, alone
 
 TEST = Evaluation(examples=16, batch_size=8)
 
@@ -41,9 +44,10 @@ def cell(row, operator, evaluation=TEST, **changes):
     return named_cell(row, config(operator, **changes), evaluation)
 
 
-def sweep(which, out, rounds=1, **options):
+def sweep(which, out, rounds=1, jobs=1, **options):
     scale = dataclasses.replace(SMOKE, rounds=rounds)
-    return run_table(which, scale, out, **{"seeds": (0, 1), "quiet": True, **options})
+    options = {"seeds": (0, 1), "quiet": True, "engine": Local(jobs), **options}
+    return run_table(which, scale, out, **options)
 
 
 def metrics(result):
@@ -127,6 +131,26 @@ def test_a_failure_is_told_and_the_others_go_on(tmp_path, jobs):
     assert content.has_failures
     assert states(content) == {"bad": "failed", "good": "done"}
     assert "device is 'cuda' and torch sees none" in content.cells[0].runs["0"].why
+
+
+def test_a_job_that_is_killed_is_told_and_the_others_go_on(tmp_path):
+    # as the kernel kills one for its memory
+    endless = {"steps": 10**7, "eval_every": 10**7}
+    cells = [cell("a", "chacal", **endless), cell("b", "dense"), cell("c", "local")]
+    lock = tmp_path / "s" / "runs" / run_id(cells[0].run) / LOCK
+
+    def kill():
+        deadline = time.monotonic() + 60
+        while not (lock.exists() and lock.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(read_json(lock)["pid"], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    content = sweep(FakeTable(*cells), tmp_path / "s", seeds=(0,), jobs=2)
+    killer.join()
+    assert states(content) == {"a": "failed", "b": "done", "c": "done"}
+    assert content.cells[0].runs["0"].why == "its process ended with killed by signal 9"
 
 
 def test_a_failed_cell_is_tried_again(tmp_path):
@@ -298,10 +322,6 @@ def test_a_cost_curve_is_measured_once(tmp_path):
 
 
 def test_a_job_waits_for_another_that_works_on_its_run(tmp_path):
-    import threading
-
-    from chacal.training.lock import alone
-
     job = plan([cell("a", "dense")], (0,))[0]
     folder = tmp_path / "runs" / job.id
     with alone(folder, wait=False):

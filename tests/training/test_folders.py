@@ -8,13 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 import torch
 from called import TINY, chacal, refused
 
-from chacal.training import checkpoint, loop, replace, runs
+from chacal.training import checkpoint, lock, loop, replace, runs
 from chacal.training.lock import LOCK, alone
 
 HOLD = """
@@ -93,6 +94,122 @@ def test_a_lock_is_not_taken_twice_however_it_is_passed_on(tmp_path):
             pass
         assert (folder / LOCK).exists()
     assert not folder.exists()  # it got nothing
+
+
+# a folder that machines share
+
+ELSEWHERE = """
+import fcntl, sys, time
+from pathlib import Path
+from chacal.training import lock
+lock.BEAT, lock.LEASE = 0.2, 2.0
+lock._boot = lambda: "another machine"
+if "no-flock" in sys.argv:  # as where one machine sees nothing of another's
+    def flock(*args):
+        raise OSError
+    fcntl.flock = flock
+with lock.alone(Path(sys.argv[1]), wait=False):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """Hold a folder as from another machine."""
+    monkeypatch.setattr(lock, "LEASE", 2.0)
+    started = []
+
+    def hold(*how):
+        process = subprocess.Popen(
+            [sys.executable, "-c", ELSEWHERE, str(tmp_path / "run"), *how],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        started.append(process)
+        assert process.stdout.readline() == "held\n"
+        return tmp_path / "run", process
+
+    yield hold
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("how", ["flock", "no-flock"])
+def test_a_run_on_another_machine_is_refused_or_waited_for(elsewhere, how):
+    folder, process = elsewhere(how)
+    expected = f"is in use by process {process.pid} on"
+    with pytest.raises(ValueError, match=expected), alone(folder, wait=False):
+        pass
+    mine = alone(folder, wait=True)
+    waits = threading.Thread(target=mine.__enter__, daemon=True)
+    waits.start()
+    waits.join(3.0)  # longer than a lease
+    assert waits.is_alive(), "it beats, so it lives"
+    process.kill()
+    waits.join(30)
+    assert not waits.is_alive()
+    assert json.loads((folder / LOCK).read_bytes())["pid"] == os.getpid()
+    mine.__exit__(None, None, None)
+
+
+def test_a_machine_that_died_holds_a_lock_for_a_lease_and_no_longer(elsewhere, capsys):
+    folder, process = elsewhere("no-flock")
+    process.kill()
+    process.wait()
+    begun = time.monotonic()
+    with alone(folder, wait=False):
+        assert time.monotonic() - begun > 1.9
+        assert json.loads((folder / LOCK).read_bytes())["pid"] == os.getpid()
+    assert f"process {process.pid} on" in capsys.readouterr().err
+    assert not list(folder.iterdir())
+
+
+def test_of_many_who_find_a_dead_lock_one_takes_it(elsewhere):
+    folder, process = elsewhere("no-flock")
+    process.kill()
+    process.wait()
+    inside, most = [], []
+
+    def take():
+        with alone(folder, wait=True):
+            inside.append(1)
+            most.append(len(inside))
+            time.sleep(0.02)
+            inside.pop()
+
+    threads = [threading.Thread(target=take) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert most == [1] * 12
+    assert not list(folder.iterdir())
+
+
+def test_a_machine_that_was_cut_off_writes_no_more_when_it_is_back(elsewhere):
+    folder, process = elsewhere("no-flock")
+    process.send_signal(signal.SIGSTOP)
+    with alone(folder, wait=True):
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(30) == 1
+        assert f"was taken over by process {os.getpid()} on" in process.stderr.read()
+        assert json.loads((folder / LOCK).read_bytes())["pid"] == os.getpid()
+
+
+def test_a_process_that_is_stopped_on_this_machine_keeps_its_lock(held, monkeypatch):
+    monkeypatch.setattr(lock, "LEASE", 0.1)
+    run, process = held
+    process.send_signal(signal.SIGSTOP)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="is in use"), alone(run, wait=False):
+            pass
+        time.sleep(0.2)
+
+
+def test_what_is_left_of_a_lock_is_no_file_of_others(run):
+    (run / f"{LOCK}.0123456789abcdef").write_text("{}")
+    assert chacal(*TINY, "--out", run, "--force").returncode == 0
 
 
 def test_only_the_first_of_torchruns_processes_takes_it(held, monkeypatch):
