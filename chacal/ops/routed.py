@@ -88,7 +88,7 @@ def routed_resolvent_attention(
         mask=mask,
         cu_seqlens=cu_seqlens,
         by_length=plan if block_size is None else None,
-        kernel=card_kernel(on_card, routes, q.device),
+        kernel=card_kernel(on_card, routes, q),
     )
 
 
@@ -105,12 +105,12 @@ PLANS["routed"] = _plan
 def card_kernel(
     on_card: Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor],
     routes: int,
-    device: torch.device,
+    q: Tensor,
 ) -> Kernel | None:
     """The kernels, for as many routes as they take."""
     if routes <= MOST_ROUTES:
         return Kernel(routed=on_card)
-    if device.type == "cuda":
+    if isinstance(q, Tensor) and q.is_cuda:  # whether it is one, `run` asks later
         say_plain(f"routes is {routes}", f"at most {MOST_ROUTES}")
     return None
 

@@ -114,4 +114,4 @@ def test_what_has_no_kernel_stays_plain_and_that_is_said_once():
         assert not cards.fits(double, double)
     assert not cards.fits(x, wide)  # a second warning would be an error here
     with pytest.warns(UserWarning, match="routes is 17.*at most 16"):
-        assert card_kernel(TRITON_ROUTED, 17, wide.device) is None
+        assert card_kernel(TRITON_ROUTED, 17, wide) is None

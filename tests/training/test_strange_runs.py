@@ -62,7 +62,7 @@ def test_a_folder_in_the_place_of_metrics(run):
     (run / "result.json").unlink()
     (run / "metrics.jsonl").unlink()
     (run / "metrics.jsonl").mkdir()
-    refused(chacal(*TINY, "--out", run, "--resume"), run / "metrics.jsonl", "cannot be read")
+    refused(chacal(*TINY, "--out", run, "--resume"), run / "metrics.jsonl", "is a folder")
 
 
 @pytest.mark.parametrize(
