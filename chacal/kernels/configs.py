@@ -181,8 +181,8 @@ TABLE: dict[str, dict[tuple[str, int, int], Config]] = {
         ("forward", 2, 64): Config(64, 4, 2),  # 250
         ("forward", 2, 128): Config(32, 4, 2),  # 255
         ("forward", 2, 256): Config(16, 4, 2, repeats=2),  # 228
-        ("forward", 4, 64): Config(16, 4, 2, repeats=2),  # 184
-        ("forward", 4, 128): Config(16, 8, 1, repeats=4),  # 255
+        ("forward", 4, 64): Config(16, 4, 2, repeats=2, registers=255),  # 207
+        ("forward", 4, 128): Config(16, 8, 1, 32, repeats=4),  # 255
         ("forward", 4, 256): Config(16, 8, 1, 32, 64, repeats=8),  # 230
         ("adjoint", 2, 64): Config(16, 1, 2),  # 206
         ("adjoint", 2, 128): Config(16, 2, 2),  # 208
@@ -192,7 +192,7 @@ TABLE: dict[str, dict[tuple[str, int, int], Config]] = {
         ("adjoint", 4, 256): Config(16, 8, 1, 32, 32, repeats=8),  # 209
         ("gradient", 2, 64): Config(64, 4, 2),  # 255
         ("gradient", 2, 128): Config(64, 8, 2),  # 197
-        ("gradient", 2, 256): Config(32, 8, 1, repeats=2),  # 142
+        ("gradient", 2, 256): Config(32, 8, 1, repeats=2, registers=255),  # 162
         ("gradient", 4, 64): Config(32, 8, 2, repeats=2),  # 250
         ("gradient", 4, 128): Config(16, 4, 1, repeats=2),  # 254
         ("gradient", 4, 256): Config(16, 8, 1, 32, 64, repeats=8),  # 242
