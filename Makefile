@@ -49,7 +49,7 @@ test: $(READY) ## format, lint, types and tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 test-slow: $(TOOLS) ## the page in a browser, the site, the packages, the wheel in a clean environment
-	OMP_NUM_THREADS=1 $(BIN)/pytest -rs tests/browser tests/slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -rs tests/browser tests/slow
 
 fuzz: $(READY) ## hostile commands, files and tensors until Ctrl-C, or SECONDS=60
 	OMP_NUM_THREADS=1 $(BIN)/python -X faulthandler tests/hostile/fuzz.py $(if $(SECONDS),--seconds $(SECONDS))
