@@ -44,8 +44,10 @@ from chacal.report.results import (
     TableResult,
     Timing,
 )
-from chacal.tasks import Boxes, CountedBoxes
+from chacal.tasks import Boxes, CountedBoxes, Variables
+from chacal.tasks.assignments import hops_left
 from chacal.tasks.base import group_of
+from chacal.training.evaluate import override, setting
 
 NOT_RUN = RunResult(state="not run", metrics={})
 
@@ -307,9 +309,24 @@ def by_groups(values: Mapping[str, T]) -> tuple[dict[str, T], tuple[Breakdown, .
 
 def _group_sizes(cell: Cell[Any]) -> tuple[GroupSizes, ...]:
     task, test = cell.run.task, cell.evaluation
-    if not test.divisor or not isinstance(task, Boxes):
-        return ()
-    return _count_stories(CountedBoxes.of(task, test.divisor), test.examples, test.batch_size)
+    if test.divisor and isinstance(task, Boxes):
+        return _count_stories(CountedBoxes.of(task, test.divisor), test.examples, test.batch_size)
+    if isinstance(task, Variables):
+        given = override(task, dict(setting(text) for text in test.settings))
+        assert isinstance(given, Variables)
+        return _count_questions(given, test.examples, test.batch_size)
+    return ()
+
+
+@cache
+def _count_questions(task: Variables, examples: int, size: int) -> tuple[GroupSizes, ...]:
+    """Questions by their hops, which need no tokenizer."""
+    sizes: Counter[int] = Counter()
+    for i in range(-(-examples // size)):
+        for world in task.worlds("test", TEST_SEED, i, min(size, examples - i * size)):
+            sizes.update(hops_left(world, task.told))
+    at = tuple(sorted(sizes))
+    return (GroupSizes(by="hops", at=at, sizes=tuple(sizes[hops] for hops in at)),)
 
 
 @cache

@@ -4,16 +4,19 @@ import dataclasses
 import importlib.util
 import json
 
+import numpy as np
 import pytest
 
 from chacal._plain import from_plain, to_plain
 from chacal.experiments.cells import Evaluation
+from chacal.experiments.gather import _group_sizes
+from chacal.experiments.job import TEST_SEED
 from chacal.experiments.reproduce import reproduce
 from chacal.experiments.scales import CPU, PAPER, SMOKE, Given
 from chacal.experiments.sweep import chosen
 from chacal.experiments.tables import TABLES
 from chacal.operators import parse_operator
-from chacal.tasks import Labelled, Language
+from chacal.tasks import Labelled, Language, Variables
 
 ON_TEXT = [name for name, table in TABLES.items() if table.given]
 
@@ -176,3 +179,17 @@ def test_lengths_are_swept(tmp_path):
     assert len({run.metrics["perplexity"] for run in at.values()}) == 3
     assert cells["dense, trained at N, tested at N"].causal is True
     assert SMOKE.name == result.scale
+
+
+def test_questions_are_counted_by_hops_without_a_tokenizer():
+    cells = {c.label: c for c in declare("tab:hops", pretrained="not/there")}
+    for label, statements in (("whole model, dense", 36), ("whole model, dense, longer texts", 96)):
+        cell = cells[label]
+        (sizes,) = _group_sizes(cell)
+        twin = Variables(statements=statements)  # its own tokens, the same worlds
+        batches = (twin.batch("test", TEST_SEED, i, 4).info["hops"] for i in range(24))
+        asked = np.concatenate([hops.flatten() for hops in batches])
+        assert sizes.by == "hops"
+        assert dict(zip(sizes.at, sizes.sizes, strict=True)) == dict(
+            zip(*(x.tolist() for x in np.unique(asked, return_counts=True)), strict=True)
+        )
