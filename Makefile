@@ -46,7 +46,7 @@ test: $(READY) ## format, lint, types and tests
 	$(BIN)/ruff format --check chacal tests docs
 	$(BIN)/ruff check chacal tests docs
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 test-slow: $(TOOLS) ## the page in a browser, the site, the packages, the wheel in a clean environment
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -rs tests/browser tests/slow
