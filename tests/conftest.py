@@ -1,6 +1,7 @@
 """Every test starts from the same seed, whichever ran before it, and uses one thread."""
 
 import os
+import signal
 
 # before anything imports Triton: without a card its kernels run on the CPU (`make test-gpu`: on it)
 os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -9,6 +10,10 @@ import pytest
 import torch
 
 from chacal.training.bfloat16 import ensure_bfloat16
+
+# a shell's & lets all that it starts ignore Ctrl-C, and tests press it
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # tensors here are tiny: on a busy machine a second thread costs ten times what it saves
 torch.set_num_threads(1)
