@@ -247,22 +247,14 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return f"{name} ({details})" if details else name
 
 
-def _measure(measure: Callable[[], list[TimedT]], threads: int) -> list[TimedT]:
-    torch.set_num_threads(threads)
-    return measure()
-
-
 def _alone(measure: Callable[[], list[TimedT]], threads: int) -> list[TimedT]:
     """One run in a process of its own, which shares no memory with ours."""
-    fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=fresh, initializer=_end_with_parent) as pool:
-        try:
-            return pool.submit(_measure, measure, threads).result()
-        except BrokenProcessPool:
-            raise ValueError(
-                "a run's process was killed before its end; perhaps it lacks memory: expected "
-                "fewer heads, shorter lengths or a smaller batch"
-            ) from None
+    return together(partial(_measure, measure, threads), 1)[0]
+
+
+def _measure(measure: Callable[[], list[TimedT]], threads: int, rank: int = 0) -> list[TimedT]:
+    torch.set_num_threads(threads)
+    return measure()
 
 
 def together(call: Callable[[int], ResultT], processes: int) -> list[ResultT]:
@@ -273,12 +265,17 @@ def together(call: Callable[[int], ResultT], processes: int) -> list[ResultT]:
             return list(pool.map(call, range(processes)))
         except BrokenProcessPool:
             raise ValueError(
-                "one of the processes was killed before its end; perhaps it lacks memory: expected "
-                "fewer heads, shorter lengths or a smaller batch"
+                "a process was killed before its end; perhaps it lacks memory: expected fewer "
+                "heads, shorter lengths or a smaller batch"
             ) from None
+        except BaseException:
+            # the pool would wait for all of them, after Ctrl-C too
+            for child in multiprocessing.active_children():
+                child.kill()
+            raise
 
 
 def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
-    assert parent is not None  # it was started by `_alone`
+    assert parent is not None  # it was started by `together`
     end_after(parent.join)

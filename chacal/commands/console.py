@@ -49,7 +49,6 @@ def print_result(result: dict[str, Any], folder: Path) -> None:
     """The end of a run: its test figures and where they are."""
     out = console()
     split = "valid" if result["test"] is None else "test"
-    # a run of an earlier version does not say how many
     count = result.get("examples", {}).get(split)
     counted = f"{count:,} {split} examples" if count else split
     out.print(f"{' + '.join(result['operators'])} on {result['task']}: {counted}")

@@ -166,6 +166,8 @@ class RunFolder:
         data: dict[str, Any] = read_json(path)
         for name, hint in RESULT.items():
             member(data, name, hint, str(path))
+        if "examples" in data:  # a run of an earlier version does not say how many
+            member(data, "examples", dict[str, int], str(path))
         return data
 
     def write(self, name: str, data: Any) -> None:

@@ -1,11 +1,14 @@
 """Runs in processes of their own, medians over them, and what a processor is called."""
 
+import multiprocessing
 import os
 import signal
+import time
+from functools import partial
 
 import pytest
 
-from chacal.bench.timing import Timed, over_runs, processor, repeat
+from chacal.bench.timing import Timed, over_runs, processor, repeat, together
 
 EPYC = """processor\t: 0
 vendor_id\t: AuthenticAMD
@@ -55,6 +58,19 @@ def test_each_of_several_runs_has_a_process_of_its_own():
 def test_a_run_that_is_killed_is_told():
     with pytest.raises(ValueError, match="process was killed"):
         repeat(killed, runs=2, threads=1)
+
+
+def rest(parent, rank):
+    """Ctrl-C reaches the one that waits, and not those that it waits for."""
+    if rank == 0:
+        os.kill(parent, signal.SIGINT)
+    time.sleep(600)
+
+
+def test_ctrl_c_does_not_wait_for_the_processes():
+    with pytest.raises(KeyboardInterrupt):
+        together(partial(rest, os.getpid()), 2)
+    assert not multiprocessing.active_children()
 
 
 def test_medians_over_runs_and_the_ratio_of_each():

@@ -33,12 +33,15 @@ LINES = [
             "2",
         )
     ),
+    # Ctrl-C waited for the processes to end by themselves
+    Line(("bench", "context", "--heads", "2", "--width", "8", "--rounds", "1")),
 ]
 
 FILES = [
     Edit("finished", "result.json", "line gone", 263),
     Edit(house="report", file="scale.json", how="value", where=20045, value="a word of 3,000"),
     Edit(house="hf", file="model/config.json", how="value", where=1048575, value="chacal"),
+    Edit(house="finished", file="result.json", how="value", where=1406, value=-1),
     Edit(house="resume", file="best.safetensors", how="folder", where=723, value=1000000),
 ]
 
