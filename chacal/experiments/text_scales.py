@@ -174,7 +174,7 @@ CPU = TextScale(
     hops_examples=96,
     hops_longer=96,
     hops_note="cpu: 240 steps of 4 texts of 5 to 36 assignments in 3 chains, AdamW 2e-4 (γ 1e-2), "
-    "bfloat16, the same for all and not searched; 96 texts of 36 assignments, or 96 in the longer "
+    "bfloat16, unless a row says another rate; 96 texts of 36 assignments, or 96 in the longer "
     "ones, 8 questions each",
     scrolls=Scrolls(tokenizer=BART, input_tokens=256, output_tokens=32, limit=48),
     scrolls_model=TransformersConfig(pretrained=BART),

@@ -120,10 +120,15 @@ def count_heads(attention: Any) -> int:
     raise ValueError(f"{type(attention).__name__} does not say how many heads it has")
 
 
+def open_layers(attentions: Mapping[int, Any]) -> list[int]:
+    """The layers that can be patched."""
+    return [i for i, attention in attentions.items() if objection(attention) is None]
+
+
 def choose_layers(layers: Any, attentions: Mapping[int, Any]) -> list[int]:
     """Layers as a list of indices, each of which can be patched."""
     layers = PROTOCOLS.get(layers, layers) if isinstance(layers, str) else layers
-    free = [i for i, attention in attentions.items() if objection(attention) is None]
+    free = open_layers(attentions)
     if layers == "middle":
         layers = _middle(free, len(attentions))
     chosen = list(attentions) if layers == "all" else _listed(layers, attentions)

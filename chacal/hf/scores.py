@@ -30,6 +30,7 @@ from transformers.utils import logging
 from chacal._extras import install
 from chacal.hf.cache import can_decode
 from chacal.hf.config import ChaCALConfig
+from chacal.hf.decoders import causal_attentions, open_layers
 from chacal.hf.patch import operators_of, patch
 from chacal.hf.tuning import add_lora, freeze
 from chacal.operators import Dense, Operator
@@ -193,6 +194,14 @@ def build_scores(
     if frozen is not None:
         freeze(model, frozen)
     return Scores(model, classes=classes, inputs=inputs)
+
+
+def count_layers(pretrained: str) -> tuple[int, tuple[int, ...]]:
+    """How many layers a decoder has, and which can be patched; no weights are read."""
+    config = _ask(pretrained, AutoConfig, _source(pretrained))
+    with torch.device("meta"):
+        attentions = causal_attentions(AutoModelForCausalLM.from_config(config))
+    return len(attentions), tuple(open_layers(attentions))
 
 
 def chosen_layers(text: str) -> str | list[int]:

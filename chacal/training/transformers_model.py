@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from chacal._memory import LARGEST
@@ -35,6 +37,16 @@ def check_wholes(
         if value > most:
             bound = "below 2**63" if most == LARGEST else f"at most {most}"
             raise ValueError(f"{name} is {value}; expected a whole number {bound}")
+
+
+@cache
+def layers_of(pretrained: str) -> tuple[int, tuple[int, ...]] | None:
+    """How many layers a model on this machine has, and which can be patched; None for others."""
+    if not Path(pretrained).exists():
+        return None
+    from chacal.hf.scores import count_layers
+
+    return count_layers(pretrained)
 
 
 @dataclass(frozen=True, kw_only=True)

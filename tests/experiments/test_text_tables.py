@@ -77,8 +77,13 @@ def test_only_a_tuned_model_means_all_that_is_measured_of_it():
 
 
 def test_hops_compare_models_that_differ_in_their_layers_alone():
-    cells = declare("tab:hops", pretrained="some/model")
+    every = declare("tab:hops", pretrained="some/model")
+    cells = [c for c in every if not (c.row.rate or c.row.harder)]
     assert {(c.run.task, c.run.train) for c in cells} == {(cells[0].run.task, cells[0].run.train)}
+    for others in ([c for c in every if c.row.harder], [c for c in every if c.row.rate == 1e-4]):
+        assert len(others) == 3
+        assert len({(c.run.task, c.run.train) for c in others}) == 1
+        assert len({c.run.model for c in others}) == 3
     assert cells[0].run.task.tokenizer == "some/model"
     four = next(c for c in cells if c.label == "whole model, γ from 0.5 in four")
     assert four.run.model.layers == "10+14+18+22"
@@ -87,6 +92,22 @@ def test_hops_compare_models_that_differ_in_their_layers_alone():
     longer = {c.label: c for c in cells if c.row.longer}
     assert longer["whole model, dense, longer texts"].run == cells[0].run
     assert all(c.evaluation.settings == ("statements=96",) for c in longer.values())
+
+
+def test_hops_of_a_model_on_this_machine_take_layers_that_can_be_patched(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    kinds = ["sliding_attention"] * 5 + ["full_attention"]
+    transformers.Gemma3TextConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=12, head_dim=8,
+        num_attention_heads=2, num_key_value_heads=1, layer_types=2 * kinds,
+    ).save_pretrained(tmp_path)  # fmt: skip
+    cells = {c.label: c.run.model for c in declare("tab:hops", pretrained=str(tmp_path))}
+    assert cells["whole model, γ from 0.5 in one"].layers == "5"
+    assert cells["whole model, γ from 0 in four"].layers == "5+11"
+    assert "whole model, γ from 0 in all" not in cells, "the same model twice"
+    assert "first 4 layers, γ from 0 in one" not in cells, "none of these can be patched"
+    assert cells["first 8 layers, γ from 0 in one"].layers == "5"
+    assert "first 16 layers, dense" not in cells
 
 
 def test_lengths_are_trained_twice_and_tested_at_three():

@@ -19,7 +19,7 @@ from chacal.experiments.text_scales import TEXT_SCALES
 from chacal.report.drawings import Line, LinePlot, Panel
 from chacal.report.results import EXACT_MATCH, LOSS, ByGroup
 from chacal.training.config import RunConfig
-from chacal.training.transformers_model import TransformersConfig
+from chacal.training.transformers_model import TransformersConfig, layers_of
 
 FEW = 20
 """Questions below which a group has no point: its share would be chance."""
@@ -43,12 +43,16 @@ class Row:
         patched: where they are, as shares of the depth; none for an unpatched model, "all" for all.
         first: how many of the model's layers there are; 0 for all.
         longer: whether it is tested on longer texts than it was trained on.
+        rate: of AdamW, if not the scale's.
+        harder: whether names are pairs of words, of several tokens each, with noise in between.
     """
 
     operator: str = "dense"
     patched: tuple[float, ...] | str = ()
     first: int = 0
     longer: bool = False
+    rate: float = 0.0
+    harder: bool = False
 
     @property
     def label(self) -> str:
@@ -60,18 +64,38 @@ class Row:
         else:
             count = self.patched if isinstance(self.patched, str) else len(self.patched)
             told = f"{start[self.operator]} in {COUNTS.get(count, count)}"
-        return f"{model}, {told}{', longer texts' if self.longer else ''}"
+        if self.rate:
+            told += f", AdamW {self.rate:g}"
+        told += ", pairs as names and noise" * self.harder
+        return f"{model}, {told}{', longer texts' * self.longer}"
 
-    def layers(self, depth: int) -> str:
-        """The patched layers of a model of so many."""
-        if isinstance(self.patched, str):
-            return self.patched
-        return "+".join(str(int(share * depth)) for share in self.patched)
+    def layers(self, depth: int, free: Sequence[int]) -> list[int]:
+        """The patched layers of a model of so many: of those that can be, the nearest ones."""
+        if self.patched == "all":
+            return list(free)
+        chosen: list[int] = []
+        for share in self.patched:
+            left = (i for i in free if i not in chosen)
+            chosen += sorted(left, key=lambda i: abs(i - int(float(share) * depth)))[:1]
+        return sorted(chosen)
+
+    @property
+    def varied(self) -> bool:
+        """Whether the model, its training or its texts are other than those of the first rows."""
+        return bool(self.first or self.rate or self.harder)
+
+    @property
+    def plain(self) -> Row:
+        """The same with ordinary attention, which it is held against."""
+        return dataclasses.replace(self, operator="dense", patched=())
 
 
 MIDDLE = (0.5,)
 FOUR = (0.34, 0.47, 0.6, 0.74)
 """Of 30 layers: 10, 14, 18 and 22."""
+
+RATES = (1e-4, 4e-4)
+"""Beside the scale's 2e-4: whether the comparison is one of rates."""
 
 KINDS = (
     Row(),
@@ -85,6 +109,15 @@ KINDS = (
         Row(operator=operator, patched=patched, first=first)
         for first in (4, 8, 16)
         for operator, patched in (("dense", ()), (LEARNED, MIDDLE), (FROM_ZERO, MIDDLE))
+    ),
+    *(
+        Row(operator=operator, patched=patched, rate=rate)
+        for rate in RATES
+        for operator, patched in (("dense", ()), (LEARNED, FOUR), (FROM_ZERO, FOUR))
+    ),
+    *(
+        Row(operator=operator, patched=patched, harder=True)
+        for operator, patched in (("dense", ()), (LEARNED, FOUR), (FROM_ZERO, FOUR))
     ),
 )
 
@@ -112,17 +145,27 @@ class HopsTable(Table[Row]):
         model = size.hops_model
         if scale.given.pretrained is not None:
             model = dataclasses.replace(model, pretrained=scale.given.pretrained)
-        task = dataclasses.replace(size.hops, tokenizer=model.pretrained)
-        depth = size.hops_depth
+        depth, free = _layers(model.pretrained, size.hops_depth)
         test = Evaluation(examples=size.hops_examples, batch_size=size.hops_train.batch_size)
         longer = dataclasses.replace(test, settings=(f"statements={size.hops_longer}",))
-        cells = []
+        cells: list[Cell[Row]] = []
         for row in KINDS:
-            if row.first >= depth:
+            cut = _cut(model, row, depth, free)
+            if cut is None:
                 continue
-            run = RunConfig(task=task, model=_cut(model, row, depth), train=size.hops_train)
+            task = dataclasses.replace(size.hops, tokenizer=model.pretrained)
+            if row.harder:
+                half = max(task.min_statements, task.statements // 2)
+                names = "pairs" if task.tokenizer else task.names
+                task = dataclasses.replace(task, statements=half, names=names, noise=0.5)
+            settings = size.hops_train
+            if row.rate:
+                settings = dataclasses.replace(settings, lr=row.rate)
+            run = RunConfig(task=task, model=cut, train=settings)
+            if any(cell.run == run for cell in cells):
+                continue  # of a model with few layers that can be patched, four are all
             cells.append(self.cell(row, run, test))
-            if not row.first:
+            if not row.varied:
                 cells.append(self.cell(dataclasses.replace(row, longer=True), run, longer))
         return cells
 
@@ -140,21 +183,21 @@ class HopsTable(Table[Row]):
         far = {of.row: _far(of) for of in found}
         said = []
         for row in right:
-            plain = dataclasses.replace(row, operator="dense", patched=())
-            if row.operator == "dense" or plain not in right:
+            if row.operator == "dense" or row.plain not in right:
                 continue
             said.append(
-                f"{row.label}: {100 * right[row]:.1f} % right, dense {100 * right[plain]:.1f} %; "
-                f"from {FAR} hops on {_told(far[row])}, dense {_told(far[plain])}."
+                f"{row.label}: {100 * right[row]:.1f} % right, dense {100 * right[row.plain]:.1f} "
+                f"%; from {FAR} hops on {_told(far[row])}, dense {_told(far[row.plain])}."
             )
         return said
 
     def line_plots(self, found: Sequence[Found[Row]]) -> list[LinePlot]:
         """Right answers against hops: whole models, the same on longer texts, and cut ones."""
         kinds = (
-            ("the whole model", lambda row: not row.first and not row.longer),
+            ("the whole model", lambda row: not (row.varied or row.longer)),
             ("longer texts", lambda row: row.longer),
             ("its first layers", lambda row: bool(row.first)),
+            ("pairs as names, noise", lambda row: row.harder),
         )
         panels = []
         for title, fits in kinds:
@@ -203,13 +246,31 @@ def _told(share: float | None) -> str:
     return "unknown" if share is None else f"{100 * share:.1f} %"
 
 
-def _cut(model: TransformersConfig, row: Row, depth: int) -> TransformersConfig:
-    """The model of a row: its first layers, or all, and which of them are patched."""
-    layers = row.layers(row.first or depth)
-    model = dataclasses.replace(model, operator=row.operator, layers=layers or "all")
+def _layers(pretrained: str | None, depth: int) -> tuple[int, tuple[int, ...]]:
+    """How many layers the model has, and which can be patched; of one elsewhere, the scale's."""
+    known = None if pretrained is None else layers_of(pretrained)
+    return known or (depth, tuple(range(depth)))
+
+
+def _cut(
+    model: TransformersConfig, row: Row, depth: int, free: Sequence[int]
+) -> TransformersConfig | None:
+    """The model of a row: its first layers, or all, and which of them are patched.
+
+    None where the model is no deeper than that, or none of these layers can be patched.
+    """
+    if row.first >= depth:
+        return None
+    kept = row.first or depth
+    chosen = row.layers(kept, [i for i in free if i < kept])
+    if row.operator != "dense" and not chosen:
+        return None
+    every = len(chosen) in (0, kept)
+    layers = "all" if every else "+".join(map(str, chosen))
+    model = dataclasses.replace(model, operator=row.operator, layers=layers)
     if model.pretrained:
         return dataclasses.replace(model, first_layers=row.first)
-    return dataclasses.replace(model, depth=row.first or depth)
+    return dataclasses.replace(model, depth=kept)
 
 
 TABLE = HopsTable()
