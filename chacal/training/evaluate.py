@@ -57,7 +57,8 @@ def evaluate(
     was_training = model.training
     model.eval()
     plain = plain_model(model)
-    could_read_off = task.generates and not all(op.causal for op in plain.operators)
+    causal = all(op.causal for op in plain.operators)
+    could_read_off = task.generates and not causal
     total = count_examples(task, split, examples, sampled)
     stored = task.stored(split)
     rows = None if stored is None else sample(split, stored, total)
@@ -81,10 +82,12 @@ def evaluate(
         if task.inputs:  # an encoder-decoder answers in its own words
             guesses = plain.answer(tokens)
         elif task.free_running or could_read_off:
-            guesses = decode_freely(
-                model, tokens, targets, task.padding, group, bf16,
-                between=functools.partial(report, min(turn * batch_size, total), total),
-            )  # fmt: skip
+            between = functools.partial(report, min(turn * batch_size, total), total)
+            guesses = (
+                decode_on(model, tokens, targets, forced, group, bf16, between)
+                if causal
+                else decode_freely(model, tokens, targets, task.padding, group, bf16, between)
+            )
         if index == turn + group.data_rank and group.counts:
             _add(totals, task.count(guesses.cpu().numpy(), losses, batch))
             if could_read_off:
@@ -212,6 +215,48 @@ def decode_freely(
         done += 1
         between()
     return guesses
+
+
+def decode_on(
+    model: nn.Module,
+    tokens: Tensor,
+    targets: Tensor,
+    forced: Tensor,
+    group: Group,
+    bf16: bool,
+    between: Callable[[], None] = lambda: None,
+) -> Tensor:
+    """What `decode_freely` says, for a model that sees no later token: in few passes.
+
+    Fed with answers a, such a model says f(a), and its token i depends on those of a before i
+    alone. So what it generates is the one fixed point a = f(a), and after t passes at least t
+    tokens are those. Passes begin at what was said after the true tokens, which is right up to the
+    first slip: rows without one are done, and rows that no longer change leave the batch.
+
+    Args:
+        model: maps tokens to scores; causal.
+        tokens: (B, n).
+        targets: (B, n); the token after an asked position is its true answer, or padding.
+        forced: (B, n) what the model says after the true tokens.
+        group: whose ranks take as many passes as the one that needs most.
+        bf16: whether scores are computed in bfloat16 autocast.
+        between: called after each pass on all ranks; it may raise to stop.
+
+    Returns:
+        (B, n) tokens, those of positions that are not asked without meaning.
+    """
+    asked = targets != IGNORE
+    answers = _next(asked) & (asked.flip(1).cumsum(1).flip(1) > 0)  # nothing hangs on the last
+    said, fed = forced, tokens
+    while True:
+        wanted = torch.where(answers, said.roll(1, dims=1), tokens)
+        rows = (wanted != fed).any(1).nonzero()[:, 0]
+        if not group.any(bool(len(rows))):
+            return said
+        some = rows if len(rows) else rows.new_zeros(1)  # to run along: layers need every rank
+        guesses, _ = _forced(model, wanted[some], targets[some], group, bf16)
+        said, fed = said.index_copy(0, some, guesses), wanted
+        between()
 
 
 def _next(places: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from chacal.nn import Transformer
 from chacal.operators import parse_operator
 from chacal.tasks import IGNORE, Boxes, Labelled, PaddedBoxes, Variables
 from chacal.training.distributed import Group
-from chacal.training.evaluate import compute_scores, decode_freely, evaluate
+from chacal.training.evaluate import compute_scores, decode_freely, decode_on, evaluate
 
 ALONE = Group(0, 1, torch.device("cpu"))
 TASK = Boxes(boxes=3, objects=12, updates=4)
@@ -230,6 +230,31 @@ def test_several_answers_of_a_text_are_generated_in_turn():
     metrics = measure(leaky, task)
     assert metrics["exact_match_teacher_forced"] > 0.7
     assert metrics["exact_match"] == 0
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_a_causal_model_generates_the_same_in_fewer_passes(share):
+    """Whatever share of the true tokens it has right, from none to all."""
+    model = small("chacal")
+    tokens, targets = stories()
+    torch.manual_seed(2)
+    right = generate(model, tokens, targets)
+    # the model's own answers as true ones, some of them changed: there it slips
+    other = torch.randint_like(right, TASK.num_classes)
+    answers = torch.where(torch.rand(right.shape) < share, right, other)
+    tokens, targets = with_answers(tokens, targets, answers)
+    asked = targets != IGNORE
+    shapes = []
+    model.register_forward_hook(lambda module, given, scores: shapes.append(len(given[0])))
+    forced = compute_scores(model, tokens, False).argmax(-1)
+    got = decode_on(model, tokens, targets, forced, ALONE, False)
+    assert torch.equal(got[asked], right[asked])
+    most = int(asked.sum(1).max())
+    assert len(shapes) <= most + 1
+    assert shapes == sorted(shapes, reverse=True), "rows leave, and none comes back"
+    if share == 1:
+        assert shapes == [len(tokens)], "all was said already"
 
 
 def test_a_stop_is_heard_after_each_token_of_an_answer():
