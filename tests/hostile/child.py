@@ -46,6 +46,10 @@ LOST = re.compile(r"Exception ignored in:? [^\n]*\nTraceback.*?^KeyboardInterrup
 """Python loses an interrupt that comes while a weak reference is cleared, and says so."""
 
 
+PROGRESS = re.compile(r".*  step \d+/\d+  loss .*")
+"""A step that was shown before a command failed."""
+
+
 class Ended(NamedTuple):
     """What came of a command."""
 
@@ -102,7 +106,8 @@ def judge(ended: Ended, what: str) -> None:
     if ended.code not in CLEAN or "Traceback" in said:
         raise Found(f"{what}\nexit code {ended.code}\n{text}", fault(ended))
     if ended.code == 2:
-        lines = [line for line in ended.stderr.splitlines() if line.strip()]
+        every = [line for line in ended.stderr.splitlines() if line.strip()]
+        lines = [line for line in every if not PROGRESS.fullmatch(line)]
         if not lines:
             raise Found(f"{what}\nexit code 2 without a word", "silent")
         if len(lines) > 1 and not lines[0].startswith("Usage:"):
