@@ -13,12 +13,17 @@ The files for zero-shot use, which mask only what follows "contains" and say "no
 box, are read as well. Text is cut into words, and the grammar's fixed phrases into one token each;
 the vocabulary is what the train file holds. With `tokenizer`, the same text goes to a pretrained
 model. The loss counts the masked content and the period that ends it.
+
+Lines that follow each other ask for the boxes of one story. With `together` training reads them as
+one text, a sentence for each box: seven answers for hardly more tokens than one. Tests do not.
 """
 
 import os
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -39,6 +44,8 @@ _PIECE = re.compile(
     rf" Move the contents of {_BOX}| (?:Move|Put|Remove) the| (?:contains|and) the| is empty"
     rf"| (?:from|to|into) {_BOX}\.?|,? {_BOX}| ?[^\s.,]+| ?[.,]"
 )
+_ASKED = re.compile(rf" {_BOX}(?: contains)?$")
+"""The end of a prompt: which box is asked for."""
 
 
 def items(content: str) -> frozenset[str]:
@@ -51,11 +58,15 @@ def items(content: str) -> frozenset[str]:
 
 
 class Row(NamedTuple):
-    """An example's tokens, and whether the train file has all of its words."""
+    """A text's tokens, where answers begin and end in them, and how often their box was changed.
 
-    prompt: list[int]
-    content: list[int]
-    known: bool
+    `known` says whether the train file has all of its words.
+    """
+
+    tokens: list[int]
+    answers: list[tuple[int, int]]
+    numops: int
+    known: bool = True
 
 
 class Example(NamedTuple):
@@ -92,6 +103,26 @@ def read_examples(path: str) -> list[Example]:
     return examples
 
 
+def _story(example: Example) -> str:
+    return _ASKED.sub("", example.prompt)
+
+
+def by_story(examples: list[Example]) -> list[list[Example]]:
+    """Examples that follow each other and ask for boxes of one story, together."""
+    return [list(some) for _, some in groupby(examples, key=_story)]
+
+
+def tell(asked: list[Example]) -> tuple[str, list[tuple[int, int]]]:
+    """A story and all that is asked of it, with its answers, and where each begins and ends."""
+    text, answers = "", []
+    for example in asked:
+        prompt = example.prompt.removeprefix(_story(example)) if text else example.prompt
+        answer = f" {example.content}."
+        answers.append((len(text + prompt), len(text + prompt + answer)))
+        text += prompt + answer
+    return text, answers
+
+
 def _cut(text: str) -> list[str]:
     return _PIECE.findall(" " + text)
 
@@ -105,6 +136,9 @@ class BoxesFiles(StoredTask):
         None, help="file, folder or hub name of a tokenizer; default: words and fixed phrases"
     )
     train_name: str = added(FILES["train"], help="name of the file to train on, in the same folder")
+    together: bool = added(
+        False, help="train on all lines of a story as one text that asks for one box after another"
+    )
 
     name: ClassVar[str] = "boxes-files"
     metric: ClassVar[str] = "exact_match"
@@ -141,31 +175,42 @@ class BoxesFiles(StoredTask):
         """Every example of a split as tokens."""
         if split not in self._rows:
             told = self.examples(split)
+            texts = by_story(told) if self.together and split == "train" else [[e] for e in told]
             self._rows[split] = (
-                [self._encode(example) for example in told]
+                [self._encode(asked) for asked in texts]
                 if self._tokenizer is None
-                else self._encode_all(told)
+                else self._encode_all(texts)
             )
         return self._rows[split]
 
-    def _encode(self, example: Example) -> Row:
-        """In phrases; one that the train file lacks is padding, and the example then lost."""
-        prompt, content = (
-            [self.ids.get(piece, 0) for piece in _cut(text)]
-            for text in (example.prompt, f"{example.content}.")
-        )
-        return Row(prompt, content, known=0 not in (*prompt, *content))
+    def _encode(self, asked: list[Example]) -> Row:
+        """In phrases; one that the train file lacks is padding, and the text then lost."""
+        text, answers = tell(asked)
+        tokens: list[int] = []
+        places = []
+        end = 0
+        for first, last in answers:
+            tokens += [self.ids.get(piece, 0) for piece in _cut(text[end:first].strip())]
+            begun = len(tokens)
+            tokens += [self.ids.get(piece, 0) for piece in _cut(text[first:last].strip())]
+            places.append((begun, len(tokens)))
+            end = last
+        return Row(tokens, places, asked[0].numops, known=0 not in tokens)
 
-    def _encode_all(self, told: list[Example]) -> list[Row]:
+    def _encode_all(self, texts: list[list[Example]]) -> list[Row]:
         """Through the tokenizer, to which no word is new."""
-        texts = [f"{e.prompt} {e.content}." for e in told]
-        made = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        told = [tell(asked) for asked in texts]
+        made = self._tokenizer.encode_batch([text for text, _ in told], add_special_tokens=False)
         begin = opening(self._tokenizer)
         rows = []
-        for example, text in zip(told, made, strict=True):
-            # the first token that reaches into the content
-            first = sum(end <= len(example.prompt) for _, end in text.offsets)
-            rows.append(Row([*begin, *text.ids[:first]], text.ids[first:], known=True))
+        for asked, (_, answers), text in zip(texts, told, made, strict=True):
+            ends = [end for _, end in text.offsets]
+            # from the first token that reaches into an answer to its last one
+            places = [
+                (len(begin) + bisect_right(ends, first), len(begin) + bisect_right(ends, last))
+                for first, last in answers
+            ]
+            rows.append(Row([*begin, *text.ids], places, asked[0].numops))
         return rows
 
     @cached_property
@@ -198,9 +243,8 @@ class BoxesFiles(StoredTask):
 
     @cached_property
     def length(self) -> int:
-        """The longest example in any of the files."""
-        rows = (row for split in self.splits for row in self.rows(split))
-        return max(len(row.prompt) + len(row.content) - 1 for row in rows)
+        """The longest text of any of the files."""
+        return max(len(row.tokens) - 1 for split in self.splits for row in self.rows(split))
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -208,22 +252,21 @@ class BoxesFiles(StoredTask):
         return tuple(split for split in FILES if os.path.isfile(self._path(split)))
 
     def total(self, split: str) -> int:
-        """Lines of the split's file."""
-        return len(self.examples(split))
+        """Lines of the split's file, or stories."""
+        return len(self.rows(split) if self.together else self.examples(split))
 
     def pick(self, split: str, chosen: np.ndarray) -> Batch:
-        """The examples of these lines; of one with words that are not known, nothing is asked."""
+        """The texts of these numbers; of one with words that are not known, nothing is asked."""
         rows = self.rows(split)
         picked = [rows[i] for i in chosen]
-        n = max(len(prompt) + len(content) - 1 for prompt, content, _ in picked)
+        n = max(len(row.tokens) for row in picked) - 1
         tokens = np.zeros((len(picked), n), dtype=np.int64)
         targets = np.full_like(tokens, IGNORE)
-        for i, (prompt, content, known) in enumerate(picked):
-            end = len(prompt) + len(content) - 1
-            tokens[i, :end] = (prompt + content)[:-1]
-            if known:
-                targets[i, len(prompt) - 1 : end] = content
-        numops = np.array([self.examples(split)[i].numops for i in chosen], dtype=np.int64)
+        for i, row in enumerate(picked):
+            tokens[i, : len(row.tokens) - 1] = row.tokens[:-1]
+            for first, last in row.answers if row.known else ():
+                targets[i, first - 1 : last - 1] = row.tokens[first:last]
+        numops = np.array([row.numops for row in picked], dtype=np.int64)
         known = np.array([row.known for row in picked])
         return Batch(tokens, targets, {"numops": numops, "known": known})
 
@@ -271,9 +314,11 @@ class BoxesFiles(StoredTask):
 
     def describe(self) -> str:
         """One line for a person."""
-        size = len(self.examples("train"))
+        size = f"{len(self.examples('train'))} training examples"
+        if self.together:
+            size += f" in {self.total('train')} texts"
         unit = f"{self.vocab_size} phrases" if self.tokenizer is None else self.tokenizer
-        return f"boxes-files: {size} training examples, {unit}, from {self.data}"
+        return f"boxes-files: {size}, {unit}, from {self.data}"
 
     def show(self, tokens: np.ndarray) -> list[str]:
         """The phrases of one example."""

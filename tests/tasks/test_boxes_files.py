@@ -55,6 +55,35 @@ def test_the_masked_content_and_its_period_are_asked(tmp_path, zero_shot):
         assert (tokens[start + len(asked) :] == 0).all()
 
 
+@pytest.mark.parametrize("zero_shot", [False, True])
+@pytest.mark.parametrize("words", [False, True])
+def test_lines_of_one_story_are_one_text_to_train_on(tmp_path, byte_tokenizer, zero_shot, words):
+    write(tmp_path, zero_shot=zero_shot)
+    tokenizer = None if words else byte_tokenizer
+    task = BoxesFiles(data=str(tmp_path), tokenizer=tokenizer, together=True)
+    assert (task.total("train"), task.total("valid"), task.total("test")) == (3, 3, 1)
+    assert "4 training examples in 3 texts" in task.describe()
+    batch = task.pick("train", np.array([0, 2]))
+    told = [row(*example, zero_shot=zero_shot) for example in TRAIN]
+    second = told[1]["sentence"].removeprefix(f"{STATE} {MOVE}")
+    for i, text in ((0, told[0]["sentence"] + second), (1, told[3]["sentence"])):
+        asked = batch.targets[i] != IGNORE
+        whole = [*batch.tokens[i][: np.flatnonzero(asked)[-1] + 1], batch.targets[i][asked][-1]]
+        assert "".join(task.show(np.array(whole))).strip() == text
+        # what is asked at a place stands at the next one
+        follows = np.append(batch.tokens[i], 0)[1:][asked][:-1]
+        assert (follows == batch.targets[i][asked][:-1]).all()
+        lines = told[:2] if i == 0 else told[3:]
+        contents = [line["masked_content"].removeprefix("<extra_id_0>") for line in lines]
+        said = "".join(task.show(batch.targets[i][asked]))
+        assert said == "".join(f"{content}." for content in contents)
+    plain = BoxesFiles(data=str(tmp_path), tokenizer=tokenizer)
+    for split in ("valid", "test"):
+        one, other = (t.batch(split, 0, 0, 3) for t in (task, plain))
+        assert (one.tokens == other.tokens).all()
+        assert (one.targets == other.targets).all()
+
+
 def test_fixed_phrases_are_single_tokens(tmp_path):
     task = write(tmp_path)
     tokens = task.batch("test", 0, 0, 1).tokens[0]

@@ -90,6 +90,7 @@ class Size:
         examples: of the test set.
         seeds: of every cell.
         note: what is reduced.
+        together: whether their lines on one story are one text to train on.
     """
 
     task: BoxesForms
@@ -99,6 +100,7 @@ class Size:
     examples: int
     seeds: int
     note: str
+    together: bool = False
 
 
 SIZES = {
@@ -118,11 +120,16 @@ SIZES = {
         task=BoxesForms(boxes=5, operations=8),
         model=TransformersConfig(pretrained=SMOLLM),
         layers="10+14+18+22",
-        train=dataclasses.replace(fine_tuning(), steps=160, sampled=True),
-        examples=512,
+        train=dataclasses.replace(
+            fine_tuning(), steps=120, bf16=True, eval_every=120, eval_examples=32,
+            test_examples=32, sampled=True,
+        ),
+        examples=256,
         seeds=1,
-        note="cpu: SmolLM2-135M, 160 steps of 4 examples, AdamW 2e-4, 512 test examples; generated "
-        "stories have 5 boxes and at most 8 operations",
+        note="cpu: SmolLM2-135M, 120 steps of 4 texts, AdamW 2e-4, bfloat16, 256 test examples; of "
+        "their files a text is a story that all its boxes are asked of; generated stories have 5 "
+        "boxes and at most 8 operations",
+        together=True,
     ),
     "paper": Size(
         task=BoxesForms(),
@@ -267,7 +274,9 @@ def _task(split: Split, size: Size, given: Given, tokenizer: str | None) -> Boxe
         fields: dict[str, Any] = dict(split.fields or ())
         return dataclasses.replace(size.task, tokenizer=tokenizer, **fields)
     folder = Path(given.data) / split.folder
-    return BoxesFiles(data=str(folder), tokenizer=tokenizer, train_name=split.train)
+    return BoxesFiles(
+        data=str(folder), tokenizer=tokenizer, train_name=split.train, together=size.together
+    )
 
 
 TABLE = KimSchusterTable()
