@@ -163,7 +163,7 @@ class TiledState(BufferedState):
         for a, b in self.view.tiles(first, last):
             at = slice(a - first, b - first)
             far = self._far(q[:, at], a, scale)
-            H[:, at], _ = tiles.step(q[:, at], v[:, at], a, b, far)
+            H[:, at] = tiles.step(q[:, at], v[:, at], a, b, far)
         self.length = last
         return H
 

@@ -131,7 +131,9 @@ class Operator:
 
     def _options(self) -> dict[str, Any]:
         options = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return options | {"gamma": self.own_gamma} if self.has_gamma else options
+        if "gamma" in options:
+            options["gamma"] = self.own_gamma
+        return options
 
     def _decoder(self, rollback: int) -> Decoder:
         raise ValueError(f"{self} cannot decode one token at a time")

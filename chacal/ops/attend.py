@@ -99,8 +99,13 @@ def attend_backward(
 def softmax_lse(S: Tensor) -> tuple[Tensor, Tensor]:
     """Row softmax of S and the rows' log-sum-exp; PyTorch's fused softmax, no second exp."""
     P = torch.softmax(S, -1)
+    return P, softmax_rows_lse(S, P)
+
+
+def softmax_rows_lse(S: Tensor, P: Tensor) -> Tensor:
+    """The rows' log-sum-exp from scores and their softmax, for those who do not always need it."""
     # the largest entry is at least 1/row length, so its logarithm is exact enough
-    return P, S.amax(-1) - P.amax(-1).log_()
+    return S.amax(-1) - P.amax(-1).log_()
 
 
 def score_pieces(

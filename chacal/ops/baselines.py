@@ -174,7 +174,9 @@ def _windows(q: Tensor, k: Tensor, v: Tensor, window: int, scale: float) -> tupl
     tile = min(window, n)
     tiles = -(-n // tile)
     pad = tiles * tile - n
-    q, k, v = (F.pad(x, (0, 0, 0, pad)).unflatten(1, (tiles, tile)) for x in (q, k, v))
+    if pad:  # to pad by nothing is to copy
+        q, k, v = (F.pad(x, (0, 0, 0, pad)) for x in (q, k, v))
+    q, k, v = (x.unflatten(1, (tiles, tile)) for x in (q, k, v))
     k, v = (
         torch.cat([F.pad(x, (0, 0, 0, 0, 1, 0))[:, :-1], x], 2) for x in (k, v)
     )  # the tile before, zeros for the first
@@ -183,8 +185,8 @@ def _windows(q: Tensor, k: Tensor, v: Tensor, window: int, scale: float) -> tupl
     visible = (s <= t) & (t - s < window)
     exists = torch.ones(tiles, 1, 2 * tile, dtype=torch.bool, device=q.device)
     exists[0, :, :tile] = False
-    S = (q @ k.mT) * scale
-    return S.masked_fill(~(visible & exists), -math.inf), v
+    S = (q @ k.mT).mul_(scale)
+    return S.masked_fill_(~(visible & exists), -math.inf), v
 
 
 def _unfold_back(Y: Tensor, n: int) -> Tensor:

@@ -127,7 +127,7 @@ def forward(
     """Y (B, n, d_v) and the weights (B, J, n); offsets have a name or are listed."""
     pattern = Pattern(name or tuple(listed or ()), q.shape[1])
     P = pattern.weights(q, k, scale)
-    return (1 - gamma) * pattern.solve(P, v, torch.empty_like(v), gamma), P
+    return pattern.solve(P, v, torch.empty_like(v), gamma).mul_(1 - gamma), P
 
 
 def backward(
@@ -218,8 +218,13 @@ class Pattern:
 
     def products(self, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         """out[:, j, t] = x_t · y_(t - f(j)), where there is such a key; out is (B, J, count)."""
+        room = x.new_empty(0)  # for all of them: new memory costs as much as what is done with it
         for j, rows, keys in self.places(x.shape[0] * x.shape[2]):
-            torch.sum(x[:, rows] * y[:, keys], -1, out=out[:, j, rows])
+            shape = x[:, rows].shape
+            if room.numel() < shape.numel():
+                room = x.new_empty(shape.numel())
+            xy = torch.mul(x[:, rows], y[:, keys], out=room[: shape.numel()].view(shape))
+            torch.sum(xy, -1, out=out[:, j, rows])
         return out
 
     def weights(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
@@ -247,7 +252,9 @@ class Pattern:
         for first in order(range(0, self.count, GROUP * r)):
             near = P[:, : self.near, first : first + GROUP * r]
             tiles = -(-near.shape[2] // r)
-            near = F.pad(near, (0, tiles * r - near.shape[2])).unflatten(2, (tiles, r))
+            if near.shape[2] % r:
+                near = F.pad(near, (0, tiles * r - near.shape[2]))
+            near = near.unflatten(2, (tiles, r))
             for j, f in enumerate(self.offsets[: self.near]):
                 T[:, :tiles].diagonal(r - f, 2, 3).copy_(near[:, j])
             for i in order(range(tiles)):

@@ -148,10 +148,10 @@ def forward(
     H, lse = torch.empty_like(v), q.new_empty(q.shape[:2])
     for a, b in view.tiles(0, n):
         seen = far.out[:, a:b], far.lse[:, a:b]
-        H[:, a:b], lse[:, a:b] = tiles.step(q[:, a:b], v[:, a:b], a, b, seen)
+        H[:, a:b] = tiles.step(q[:, a:b], v[:, a:b], a, b, seen, lse[:, a:b])
         if b - a == tile:
             far.push(a // tile, tiles.memory.Z[:, a:b])
-    return (1 - gamma) * H, lse, chosen
+    return H.mul_(1 - gamma), lse, chosen
 
 
 def backward(

@@ -143,11 +143,13 @@ class Far:
         rows, q = self.groups.rows, with_nobody(q)
         keys = k[:, : n - n % tile].reshape(-1, tile, d)
         self.S = q.new_empty(*rows.shape, tile)
-        per_pair = q.new_empty(rows.shape)
+        per_pair, spare = q.new_empty(rows.shape), self.S[:0]
         for at in pieces(len(rows), rows.shape[1] * tile):
             q_at = q.index_select(0, rows[at].flatten()).view(-1, rows.shape[1], d).mul_(scale)
             S = torch.bmm(q_at, keys.index_select(0, self.groups.keys[at]).mT, out=self.S[at])
-            per_pair[at] = row_lse(S, torch.empty_like(S))
+            if len(spare) < len(S):
+                spare = torch.empty_like(S)
+            per_pair[at] = row_lse(S, spare[: len(S)])
         self._lse = self.groups.per_row(per_pair)
         self._out = q.new_zeros(B * n + 1, d_v)
         self.lse, self.out = self._lse[:-1].view(B, n), self._out[:-1].view(B, n, d_v)

@@ -114,7 +114,7 @@ def from_first(v: Tensor, Y: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
     large.
     """
     first = v[:, :1]
-    return v - first, (Y - first) / (1 - gamma)
+    return v - first, (Y - first).div_(1 - gamma)
 
 
 class Rows:
@@ -312,13 +312,14 @@ def tile_weights(q: Tensor, k: Tensor, scale: float, bias: Tensor, lse: Tensor) 
 def solve_tile(
     T: Tensor, rhs: Tensor, gamma: Tensor, I: Tensor, transposed: bool = False
 ) -> Tensor:
-    """(I-γT)⁻¹ rhs, or (I-γT)⁻ᵀ rhs, for a lower triangular tile."""
+    """(I-γT)⁻¹ rhs, or (I-γT)⁻ᵀ rhs, for a lower triangular tile; written to rhs."""
     r = T.shape[-1]
     M = torch.addcmul(I[:r, :r], T, gamma, value=-1)
     # LAPACK counts along columns: as the system of the transposes, nothing is copied for it
     if not transposed:
         M = M.mT
-    return torch.linalg.solve_triangular(M, rhs.mT, upper=not transposed, left=False).mT
+    upper = not transposed
+    return torch.linalg.solve_triangular(M, rhs.mT, upper=upper, left=False, out=rhs.mT).mT
 
 
 def row_sums(q: Tensor, k: Tensor, v: Tensor, *options: object) -> tuple[Tensor]:

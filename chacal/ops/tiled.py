@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from chacal.ops.attend import softmax_lse
+from chacal.ops.attend import softmax_rows_lse
 from chacal.ops.library import Operation, no_dgamma
-from chacal.ops.streaming import from_first, row_sums, solve_tile
+from chacal.ops.streaming import from_first, solve_tile
 
 
 @dataclass(frozen=True)
@@ -121,44 +121,54 @@ class Tiles:
         return torch.cat([self.memory.mean_Z[:, :means], Z], 1) if means else Z
 
     def weights(self, q: Tensor, k: Tensor, means: int) -> tuple[Tensor, Tensor]:
-        """P (B, r, seen) and the rows' log-sum-exps."""
+        """Scores S (B, r, seen) and their softmax P."""
         S = torch.bmm(q, k.mT).mul_(self.scale)
         shape = (q.shape[1], k.shape[1] - means)
         if shape not in self._bias:
             self._bias[shape] = self.view.bias(*shape, q)
-        S[:, :, means:] += self._bias[shape]
+        S[:, :, means:].add_(self._bias[shape])
         if means:
             # a mean stands for `tile` keys
-            S[:, :, :means] += math.log(self.view.tile)
-        return softmax_lse(S)
+            S[:, :, :means].add_(math.log(self.view.tile))
+        return S, torch.softmax(S, -1)
 
     def step(
-        self, q: Tensor, v: Tensor, a: int, b: int, far: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """H and log-sum-exps of rows a to b; their Z goes to memory.
+        self,
+        q: Tensor,
+        v: Tensor,
+        a: int,
+        b: int,
+        far: tuple[Tensor, Tensor] | None = None,
+        lse: Tensor | None = None,
+    ) -> Tensor:
+        """H of rows a to b; their Z goes to memory, their log-sum-exps to `lse` (B, r), if given.
 
         `far` (B, r, d_v), (B, r) is what the rows see besides: softmax over it alone, times Z,
         and the log-sum-exps of that.
         """
         means, keys, k = self.seen(a, b)
-        P, lse = self.weights(q, k, means)
+        S, P = self.weights(q, k, means)
         before = k.shape[1] - (b - a)
         past = slice(keys.start, keys.stop - (b - a))
+        if far is not None or lse is not None:
+            own = softmax_rows_lse(S, P)
         if far is None:
             H = torch.bmm(P[:, :, :before], self.values(means, past))
         else:
             out, far_lse = far
-            share = torch.sigmoid(far_lse - lse).unsqueeze(-1)
+            share = torch.sigmoid(far_lse - own).unsqueeze(-1)
             P.mul_(1 - share)
             H = torch.baddbmm(out * share, P[:, :, :before], self.values(means, past))
-            lse = torch.logaddexp(lse, far_lse)
+            own = torch.logaddexp(own, far_lse)
+        if lse is not None:
+            lse.copy_(own)
         T = P[:, :, before:]
         inner = T.tril(-1) if self.view.drop else T
         Z = solve_tile(inner, torch.addcmul(v, H, self.gamma), self.gamma, self.I)
         self.memory.Z[:, past.stop : keys.stop] = Z
         if self.view.pool and b % self.view.tile == 0:
             self.pool(b // self.view.tile - 1)
-        return H.baddbmm_(T, Z), lse
+        return H.baddbmm_(T, Z)
 
     def pool(self, block: int) -> None:
         """The mean of a block that is now whole."""
@@ -186,7 +196,8 @@ class TilesAdjoint:
         lse: Tensor,
         dY: Tensor,
     ) -> None:
-        """`H` (B, n, d_v) is A Z and `lse` (B, n) the log-sum-exps, both of whole rows."""
+        """`H` (B, n, d_v) is A Z and `lse` (B, n) the log-sum-exps, both of whole rows; of `lse`
+        there need be none unless the view drops, or rows see more than it."""
         self.view, self.q, self.lse, self.dY = view, q, lse, dY
         self.gamma, self.scale, self.H = gamma, scale, H
         self.Z = torch.addcmul(v, H, gamma)
@@ -207,9 +218,9 @@ class TilesAdjoint:
         """
         means, keys, seen_k = self.tiles.seen(a, b)
         q, H, gamma, G = self.q[:, a:b], self.H[:, a:b], self.gamma, self.G
-        P, lse = self.tiles.weights(q, seen_k, means)
+        S, P = self.tiles.weights(q, seen_k, means)
         if far:
-            P.mul_((lse - self.lse[:, a:b]).exp_().unsqueeze(-1))
+            P.mul_((softmax_rows_lse(S, P) - self.lse[:, a:b]).exp_().unsqueeze(-1))
         before = seen_k.shape[1] - (b - a)
         T = P[:, :, before:]
         received = G[:, a:b]
@@ -264,13 +275,13 @@ def forward(
     pool: bool,
     drop: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Y (B, n, d_v) and the rows' log-sum-exps."""
+    """Y (B, n, d_v) and what `kept` is for."""
     view = View(tile, window, near, pool, drop)
     tiles = Tiles(view, new_memory(view, k, v), gamma, scale)
-    H, lse = torch.empty_like(v), q.new_empty(q.shape[:2])
+    H, (lse,) = torch.empty_like(v), kept(q, k, v, gamma, scale, tile, window, near, pool, drop)
     for a, b in view.tiles(0, q.shape[1]):
-        H[:, a:b], lse[:, a:b] = tiles.step(q[:, a:b], v[:, a:b], a, b)
-    return (1 - gamma) * H, lse
+        H[:, a:b] = tiles.step(q[:, a:b], v[:, a:b], a, b, lse=lse[:, a:b] if drop else None)
+    return H.mul_(1 - gamma), lse
 
 
 def backward(
@@ -299,12 +310,18 @@ def backward(
     return adjoint.dq, adjoint.dk, adjoint.G, adjoint.dgamma(gamma_needed)
 
 
+def kept(q: Tensor, k: Tensor, v: Tensor, *options: object) -> tuple[Tensor]:
+    """Room for a log-sum-exp of every row, which only rows that drop their own hop go back to."""
+    drop = options[-1]
+    return (q.new_empty(q.shape[:2] if drop else (q.shape[0], 0)),)
+
+
 TILED = Operation(
     "tiled",
     "float scale, SymInt tile, SymInt? window, SymInt? near, bool pool, bool drop",
     forward,
     backward,
-    row_sums,
+    kept,
 )
 """The resolvent of a View on (B, n, d)."""
 

@@ -229,7 +229,7 @@ class RoutedForward(Tiled):
         for a, b in view.tiles(before, k.shape[1]):
             own = slice(a - before, b - before)
             seen = far.out[:, a:b], far.lse[:, a:b]
-            H[:, own], lse[:, own] = tiles.step(c.q[:, own], v[:, own], a, b, seen)
+            H[:, own] = tiles.step(c.q[:, own], v[:, own], a, b, seen, lse[:, own])
             if b - a == tile:
                 far.push(a // tile, memory.Z[:, a:b])
         c.solved(H, lse)

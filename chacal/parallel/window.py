@@ -125,7 +125,7 @@ class WindowForward:
         v, H, lse = c.values(), torch.empty_like(c.v), torch.empty_like(c.lse)
         for a, b in view.tiles(before, before + c.q.shape[1]):
             own = slice(a - before, b - before)
-            H[:, own], lse[:, own] = tiles.step(c.q[:, own], v[:, own], a, b)
+            H[:, own] = tiles.step(c.q[:, own], v[:, own], a, b, lse=lse[:, own])
         c.solved(H, lse)
         self.Z = memory.Z[:, before:]
 

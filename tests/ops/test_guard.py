@@ -72,6 +72,23 @@ def test_across_tiles(text, bad):
         check(text, 150, which, bad, anywhere(text, which, bad, 20, 150))
 
 
+@bad
+def test_heads_that_lie_apart(bad):
+    # as a layer has them for one sequence: (1, n, h, d) transposed, which is no copy
+    inputs = [draw(1, 40, 2, 4, seed=i, dtype=torch.float32).transpose(1, 2) for i in range(3)]
+    expected = chacal.window_resolvent_attention(*inputs, window=8)
+    for which in PLACES:
+        spoiled = [x.mT.contiguous().mT for x in inputs]  # channels apart: nor is this one
+        for i in PLACES[which]:
+            spoiled[i][0, 1, 30] = BAD[bad]
+        spoiled = leaves(*spoiled)
+        Y = chacal.window_resolvent_attention(*spoiled, window=8)
+        assert far(Y[0, :, :30], expected[0, :, :30]) < 1e-5
+        assert far(Y[0, 0], expected[0, 0]) < 1e-5
+        for grad in torch.autograd.grad(Y[0, :, :30].sum(), spoiled):
+            assert bool(grad.isfinite().all())
+
+
 def test_padding_and_a_gamma_per_head():
     q, k, v = draw_qkv(2, 3, n=20)
     mask = torch.ones(2, 20, dtype=torch.bool)
