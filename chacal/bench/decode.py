@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from chacal._memory import check_fits
-from chacal.bench.timing import Timed, device_bytes, interleave, place, time_call, time_on_card
+from chacal.bench.timing import Timed, device_bytes, interleave, place, stopwatch
 from chacal.decoding.buffers import Buffer
 from chacal.operators import parse_operator
 from chacal.ops.inputs import check_count
@@ -90,6 +90,7 @@ def measure(
     batch: int = 1,
     rounds: int = 9,
     growth: bool = False,
+    clock: str = "wall",
     device: str = "cpu",
     dtype: str = "float32",
     report: Callable[[Row], None] = lambda row: None,
@@ -104,6 +105,7 @@ def measure(
         batch: sequences.
         rounds: timed calls of each, of `TOKENS` tokens.
         growth: whether all contexts take turns too, which compares their times.
+        clock: "wall", or "cpu" for the time that the processor worked for this process.
         device: "cpu" or "cuda".
         dtype: of q, k and v, by name.
         report: called with each row as soon as it is known.
@@ -111,7 +113,7 @@ def measure(
     Returns:
         one row per context and operator, SDPA's first.
     """
-    where = place(device)
+    where, watch = place(device), stopwatch(device, clock)
     counts = {"heads": heads, "width": width, "batch": batch, "rounds": rounds}
     for name, value in [*(("context", n) for n in contexts), *counts.items()]:
         check_count(name, value)
@@ -136,10 +138,10 @@ def measure(
             drawn = (torch.randn(shape, generator=generator) for _ in range(3))
             inputs = [x.to(where, getattr(torch, dtype)) for x in drawn]
             for text in (BASELINE, *operators):
-                filled[context, text] = _fill(text, inputs, context, device)
+                filled[context, text] = _fill(text, inputs, context, watch)
         with torch.no_grad():
             calls = {at: each.decode for at, each in filled.items()}
-            timings = interleave(calls, rounds, device=device)
+            timings = interleave(calls, rounds, device=device, clock=clock)
         medians = {at: timing.median / TOKENS for at, timing in timings.items()}
         for (context, text), seconds in medians.items():
             row = Row(
@@ -167,7 +169,12 @@ class Filled:
 
 
 @torch.no_grad()
-def _fill(text: str, inputs: list[Tensor], context: int, device: str) -> Filled:
+def _fill(
+    text: str,
+    inputs: list[Tensor],
+    context: int,
+    watch: Callable[[Callable[[], object]], float],
+) -> Filled:
     read = [x[:, :, :context] for x in inputs]
     reading = None
     cache: Any
@@ -176,7 +183,6 @@ def _fill(text: str, inputs: list[Tensor], context: int, device: str) -> Filled:
         cache.fill(*read[1:])
     else:
         cache = parse_operator(text).decoder()
-        watch = time_on_card if device == "cuda" else time_call
         reading = watch(lambda: cache.extend(*read))
     return Filled(cache.nbytes, reading, _call(cache, inputs, context))
 

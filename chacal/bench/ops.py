@@ -17,7 +17,7 @@ from chacal.bench.timing import (
     interleave,
     peak_memory,
     place,
-    time_call,
+    stopwatch,
 )
 from chacal.operators import parse_operator
 from chacal.ops.guard import finite, moderate
@@ -77,6 +77,7 @@ def measure(
     baseline: bool = True,
     budget: float = math.inf,
     growth: bool = False,
+    clock: str = "wall",
     device: str = "cpu",
     dtype: str = "float32",
     report: Callable[[Row], None] = lambda row: None,
@@ -95,6 +96,7 @@ def measure(
         budget: seconds for all calls of SDPA at one length; where it would take longer, by the
             square law, it is left out.
         growth: whether all lengths take turns too, which compares times per token.
+        clock: "wall", or "cpu" for the time that the processor worked for this process.
         device: "cpu" or "cuda".
         dtype: of q, k and v, by name.
         report: called with each row as soon as it is known.
@@ -102,7 +104,7 @@ def measure(
     Returns:
         one row per length and operator, SDPA's first.
     """
-    where = place(device)
+    where, watch = place(device), stopwatch(device, clock)
     _check(operators, lengths, heads=heads, width=width, batch=batch, rounds=rounds)
     if not budget > 0:
         raise ValueError(f"budget is {budget}; expected a positive number of seconds")
@@ -116,10 +118,10 @@ def measure(
             # one set for all: of a million tokens, each tensor is half a GiB
             inputs = _draw(n, heads, width, batch, where, dtype)
             texts = [x for x in operators if x != MATERIALISED or n <= MATERIALISED_LIMIT]
-            if baseline and (rounds + 1) * _expect(n, backward, inputs) <= budget:
+            if baseline and (rounds + 1) * _expect(n, backward, inputs, watch) <= budget:
                 texts = [BASELINE, *texts]
             calls |= {(n, text): _call(text, inputs, backward) for text in texts}
-        timings = interleave(calls, rounds, device=device)
+        timings = interleave(calls, rounds, device=device, clock=clock)
         medians = {at: timing.median for at, timing in timings.items()}
         for (n, text), seconds in medians.items():
             base = medians.get((n, BASELINE))
@@ -134,12 +136,17 @@ def measure(
     return rows
 
 
-def _expect(n: int, backward: bool, inputs: Sequence[Tensor]) -> float:
+def _expect(
+    n: int,
+    backward: bool,
+    inputs: Sequence[Tensor],
+    watch: Callable[[Callable[[], object]], float],
+) -> float:
     """Seconds of SDPA at n, by the square law; 0 where that is not long."""
     if n <= 2 * PROBE:
         return 0.0
     call = _call(BASELINE, [x.detach()[:, :, :PROBE].clone() for x in inputs], backward)
-    return min(time_call(call) for _ in range(2)) * (n / PROBE) ** 2
+    return min(watch(call) for _ in range(2)) * (n / PROBE) ** 2
 
 
 def measure_memory(

@@ -31,6 +31,10 @@ from chacal.ops.inputs import check_count
 MOST_THREADS = 1024
 """Beyond that a system may refuse to start them, and torch ends the process then."""
 
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+"""The time that passes, or the processor's work for us, all threads together: with one thread the
+same on a machine that is ours alone, and steadier on one that is not."""
+
 WARM = 10.0
 """Seconds after which what a first call has to do once does not count."""
 
@@ -99,13 +103,14 @@ def interleave(
     rounds: int = 7,
     warmup: int = 1,
     device: str = "cpu",
+    clock: str = "wall",
 ) -> dict[NameT, Timing]:
     """Time every candidate once per round, in turns, after `warmup` untimed calls of each.
 
     A call that lasts `WARM` seconds is warm for most of it: the one that was to warm it up is then
     its first round.
     """
-    watch = time_on_card if device == "cuda" else time_call
+    watch = stopwatch(device, clock)
     seconds: dict[NameT, list[float]] = {name: [] for name in candidates}
     for name, call in candidates.items():
         for _ in range(warmup):
@@ -126,11 +131,22 @@ def interleave(
     return {name: Timing(tuple(s)) for name, s in seconds.items()}
 
 
-def time_call(call: Callable[[], object]) -> float:
+def stopwatch(device: str, clock: str = "wall") -> Callable[[Callable[[], object]], float]:
+    """What times a call: by a card's own clock, or by one of `CLOCKS`."""
+    if clock not in CLOCKS:
+        raise ValueError(f"clock is {clock!r}; expected one of {', '.join(CLOCKS)}")
+    if device == "cuda":
+        if clock == "cpu":
+            raise ValueError("clock is cpu on a card, which has its own; expected wall")
+        return time_on_card
+    return partial(time_call, now=CLOCKS[clock])
+
+
+def time_call(call: Callable[[], object], now: Callable[[], float] = time.perf_counter) -> float:
     """Seconds of a call."""
-    start = time.perf_counter()
+    start = now()
     call()
-    return time.perf_counter() - start
+    return now() - start
 
 
 def time_on_card(call: Callable[[], object]) -> float:

@@ -34,6 +34,7 @@ def bench_operators(
     baseline: bool,
     budget: float,
     growth: bool,
+    clock: str,
     device: str,
     dtype: str,
     json_file: Path | None,
@@ -45,7 +46,7 @@ def bench_operators(
         one_run = partial(
             ops.measure, operators, lengths, heads=heads, width=width, batch=batch,
             backward=backward, rounds=rounds, baseline=baseline, budget=budget, growth=growth,
-            device=device, dtype=dtype,
+            clock=clock, device=device, dtype=dtype,
         )  # fmt: skip
         rows += repeat(
             one_run, runs=runs, threads=threads,
@@ -57,7 +58,7 @@ def bench_operators(
     if rows:
         out.print(
             f"h={heads}, d={width}, batch {batch}, {dtype}, {_where(device, threads)}\n"
-            f"x sdpa: time over scaled_dot_product_attention's; {_medians(runs, rounds)}"
+            f"x sdpa: time over scaled_dot_product_attention's; {_medians(runs, rounds, clock)}"
         )
         if growth:
             out.print(
@@ -105,7 +106,7 @@ def bench_operators(
     if json_file:
         figures = {
             **_origin(threads, runs, device),
-            "heads": heads, "width": width, "batch": batch, "dtype": dtype,
+            "heads": heads, "width": width, "batch": batch, "dtype": dtype, "clock": clock,
             "rows": [{**_figures(row), "per_token": row.per_token} for row in rows],
             "left_out": [{"operator": ops.BASELINE, "n": n, "backward": b} for n, b in missing],
             "memory": peaks,
@@ -124,6 +125,7 @@ def bench_decoding(
     runs: int,
     threads: int,
     growth: bool,
+    clock: str,
     device: str,
     dtype: str,
     json_file: Path | None,
@@ -131,7 +133,7 @@ def bench_decoding(
     """Time one token after a context; print a table, and write all figures with the machine."""
     one_run = partial(
         decode.measure, operators or decode.DEFAULT_OPERATORS, contexts, heads=heads, width=width,
-        batch=batch, rounds=rounds, growth=growth, device=device, dtype=dtype,
+        batch=batch, rounds=rounds, growth=growth, clock=clock, device=device, dtype=dtype,
     )  # fmt: skip
     rows = repeat(
         one_run, runs=runs, threads=threads,
@@ -142,7 +144,7 @@ def bench_decoding(
     out = console()
     out.print(
         f"one token, h={heads}, d={width}, batch {batch}, {dtype}, {_where(device, threads)}\n"
-        f"x sdpa: time over SDPA's with the same cache machinery; {_medians(runs, rounds)}"
+        f"x sdpa: time over SDPA's with the same cache machinery; {_medians(runs, rounds, clock)}"
     )
     if growth:
         out.print(f"growth: time over that after a context of {min(contexts)}")
@@ -164,7 +166,7 @@ def bench_decoding(
     if json_file:
         figures = {
             **_origin(threads, runs, device),
-            "heads": heads, "width": width, "batch": batch, "dtype": dtype,
+            "heads": heads, "width": width, "batch": batch, "dtype": dtype, "clock": clock,
             "tokens": decode.TOKENS, "rows": [_figures(row) for row in rows],
         }  # fmt: skip
         write_json(json_file, figures)
@@ -251,8 +253,8 @@ def _growth_cells(row: Timed, longer: float) -> tuple[str, str]:
     return f"{row.growth:.2f}", f"{1 + math.log(row.growth) / math.log(longer):.2f}"
 
 
-def _medians(runs: int, rounds: int) -> str:
-    once = f"medians of {rounds} interleaved rounds"
+def _medians(runs: int, rounds: int, clock: str) -> str:
+    once = f"medians of {rounds} interleaved rounds" + ", CPU time" * (clock == "cpu")
     return once if runs == 1 else f"{once}; {runs} runs, median and range"
 
 
