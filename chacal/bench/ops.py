@@ -80,6 +80,7 @@ def measure(
     clock: str = "wall",
     device: str = "cpu",
     dtype: str = "float32",
+    tell: Callable[[str], None] = lambda line: None,
     report: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
     """Times of `operators` at `lengths`, forward or forward and backward, in turns with SDPA.
@@ -99,11 +100,16 @@ def measure(
         clock: "wall", or "cpu" for the time that the processor worked for this process.
         device: "cpu" or "cuda".
         dtype: of q, k and v, by name.
+        tell: called with a line for every call that takes long.
         report: called with each row as soon as it is known.
 
     Returns:
         one row per length and operator, SDPA's first.
     """
+
+    def tell_call(at: tuple[int, str], seconds: float) -> None:
+        tell(f"n={at[0]} {at[1]}: a call of {seconds:.0f} s")
+
     where, watch = place(device), stopwatch(device, clock)
     _check(operators, lengths, heads=heads, width=width, batch=batch, rounds=rounds)
     if not budget > 0:
@@ -121,7 +127,7 @@ def measure(
             if baseline and (rounds + 1) * _expect(n, backward, inputs, watch) <= budget:
                 texts = [BASELINE, *texts]
             calls |= {(n, text): _call(text, inputs, backward) for text in texts}
-        timings = interleave(calls, rounds, device=device, clock=clock)
+        timings = interleave(calls, rounds, device=device, clock=clock, tell=tell_call)
         medians = {at: timing.median for at, timing in timings.items()}
         for (n, text), seconds in medians.items():
             base = medians.get((n, BASELINE))

@@ -104,11 +104,12 @@ def interleave(
     warmup: int = 1,
     device: str = "cpu",
     clock: str = "wall",
+    tell: Callable[[NameT, float], None] = lambda name, seconds: None,
 ) -> dict[NameT, Timing]:
     """Time every candidate once per round, in turns, after `warmup` untimed calls of each.
 
     A call that lasts `WARM` seconds is warm for most of it: the one that was to warm it up is then
-    its first round.
+    its first round. Calls as long as that are told one by one.
     """
     watch = stopwatch(device, clock)
     seconds: dict[NameT, list[float]] = {name: [] for name in candidates}
@@ -117,14 +118,18 @@ def interleave(
             lasted = watch(call)
             if lasted >= WARM:
                 seconds[name] = [lasted]
+                tell(name, lasted)
                 break
     collecting = gc.isenabled()
     gc.disable()
     try:
         for done in range(rounds):
             for name, call in candidates.items():
-                if len(seconds[name]) <= done:
-                    seconds[name].append(watch(call))
+                if len(seconds[name]) > done:
+                    continue
+                seconds[name].append(watch(call))
+                if seconds[name][-1] >= WARM:
+                    tell(name, seconds[name][-1])
     finally:
         if collecting:
             gc.enable()

@@ -46,7 +46,7 @@ def bench_operators(
         one_run = partial(
             ops.measure, operators, lengths, heads=heads, width=width, batch=batch,
             backward=backward, rounds=rounds, baseline=baseline, budget=budget, growth=growth,
-            clock=clock, device=device, dtype=dtype,
+            clock=clock, device=device, dtype=dtype, tell=progress,
         )  # fmt: skip
         rows += repeat(
             one_run, runs=runs, threads=threads,

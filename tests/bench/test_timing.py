@@ -93,9 +93,12 @@ def test_growth_over_runs():
 
 def test_a_long_call_needs_no_warming(monkeypatch):
     monkeypatch.setattr(timing, "WARM", 0.0)
-    calls = []
-    found = interleave({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2)
-    assert calls == ["a", "b", "a", "b"]
+    calls, told = [], []
+    found = interleave(
+        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2,
+        tell=lambda name, seconds: told.append(name),
+    )  # fmt: skip
+    assert calls == told == ["a", "b", "a", "b"]
     monkeypatch.setattr(timing, "WARM", 1e9)
     found |= interleave({"c": lambda: calls.append("c")}, 2)
     assert calls[4:] == ["c"] * 3
