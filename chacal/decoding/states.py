@@ -161,7 +161,7 @@ class TiledState(BufferedState):
         mean_k, mean_Z = self._means(keys, v, last)
         tiles = Tiles(self.view, Memory(keys, Z, mean_k, mean_Z, self.origin), gamma, scale)
         H = torch.empty_like(v)
-        for a, b in self.view.tiles(first, last):
+        for a, b in self.view.runs(first, last):
             at = slice(a - first, b - first)
             far = self._far(q[:, at], a, scale)
             H[:, at], _ = tiles.step(q[:, at], v[:, at], a, b, far)

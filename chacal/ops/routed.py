@@ -156,12 +156,12 @@ def solve(
     memory = new_memory(view, k, v)
     tiles = Tiles(view, memory, gamma, scale)
     H, lse = far.out, far.lse  # a row's own takes the place of what it saw afar
-    for a, b in view.tiles(0, n):
+    for a, b in view.runs(0, n):
         memory.make_room(view, a, b, k)
         seen = H[:, a:b], lse[:, a:b]
         H[:, a:b], lse[:, a:b] = tiles.step(q[:, a:b], v[:, a:b], a, b, seen)
-        if b - a == tile:
-            far.push(a // tile, memory.Z[:, a - memory.origin : b - memory.origin])
+        if b % tile == 0:
+            far.push(a // tile, memory.Z[:, b - tile - memory.origin : b - memory.origin])
     return H, lse, chosen
 
 
@@ -187,9 +187,9 @@ def backward(
     groups = Groups(chosen, tile)  # first, as it needs room for a while
     close = TilesAdjoint(view, q, k, v, gamma, scale, Y, v[:, :1], lse, dY, gamma_needed)
     far = FarAdjoint(close, groups)
-    for a, b in reversed(list(view.tiles(0, q.shape[1]))):
-        if b - a == tile:
-            far.pull(a // tile, close.Z[:, a:b], close.G[:, a:b], close.dk[:, a:b])
+    for a, b in reversed(list(view.runs(0, q.shape[1]))):
+        if b % tile == 0:
+            far.pull(a // tile, *(x[:, b - tile : b] for x in (close.Z, close.G, close.dk)))
         far.delta[:, a:b] = close.step(a, b, far=True)[..., 0]
     return close.dq, close.dk, close.G, close.dgamma()
 

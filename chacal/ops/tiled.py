@@ -33,6 +33,9 @@ from chacal.ops.streaming import row_sums, solve_tile
 STRETCH = 8
 """What of Z is held at once, in spans of what a tile sees by itself: moved once in so many."""
 
+RUN = 128
+"""Rows that are solved at once, at most: with more, what they see leaves the cache."""
+
 PIECE_ROWS = 4096
 """Rows whose Z is made at once in the backward pass."""
 
@@ -62,6 +65,12 @@ class View:
             b = min(last, a - a % self.tile + self.tile)
             yield a, b
             a = b
+
+    def runs(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Tiles, and of long ones as many rows as are well solved at once."""
+        for a, b in self.tiles(first, last):
+            for at in range(a, b, RUN):
+                yield at, min(b, at + RUN)
 
     def far_tiles(self, a: int) -> int:
         """How many tiles lie before those that the rows of the tile of row a see key by key."""
@@ -251,8 +260,9 @@ class TilesAdjoint:
         before = seen_k.shape[1] - (b - a)
         T = P[:, :, before:]
         received = G[:, a:b]
-        if self.view.pool and b % self.view.tile == 0:
-            received += self.mean_G[:, a // self.view.tile, None] / self.view.tile
+        block = a // self.view.tile
+        if block < self.mean_G.shape[1]:
+            received += self.mean_G[:, block, None] / self.view.tile
         dH = (1 - gamma) * self.dY[:, a:b]
         inner = T.tril(-1) if self.view.drop else T
         G_i = solve_tile(inner, received + torch.bmm(T.mT, dH), gamma, self.tiles.I, True)
@@ -313,7 +323,7 @@ def forward(
     memory = new_memory(view, k, v)
     tiles = Tiles(view, memory, gamma, scale)
     H, lse = v.new_empty(v.shape), q.new_empty(q.shape[:2])
-    for a, b in view.tiles(0, q.shape[1]):
+    for a, b in view.runs(0, q.shape[1]):
         memory.make_room(view, a, b, k)
         H[:, a:b], lse[:, a:b] = tiles.step(q[:, a:b], v[:, a:b], a, b)
     return H.mul_(1 - gamma), lse
@@ -339,7 +349,7 @@ def backward(
     view = View(tile, window, near, pool, drop)
     first = 0.0 if drop else v[:, :1]
     adjoint = TilesAdjoint(view, q, k, v, gamma, scale, Y, first, lse, dY, gamma_needed)
-    for a, b in reversed(list(view.tiles(0, q.shape[1]))):
+    for a, b in reversed(list(view.runs(0, q.shape[1]))):
         adjoint.step(a, b)
     adjoint.finish()
     return adjoint.dq, adjoint.dk, adjoint.G, adjoint.dgamma()

@@ -211,3 +211,18 @@ def test_a_choice_in_pieces_is_the_same(monkeypatch, n, pieces, tile, near, rout
     assert torch.equal(chosen, chosen_at_once(q, k, tile, near, how))
     last = how.choose(q[:, -3:], summary, view, n - 3).sort(-1).values
     assert torch.equal(last, chosen[:, -3:])
+
+
+@pytest.mark.parametrize("near", [0, 1])
+@pytest.mark.parametrize("d_v", [3, 2])
+def test_a_tile_longer_than_what_is_solved_at_once(near, d_v):
+    inputs = leaves(*draw_qkv(2, n=640, d_v=d_v), torch.tensor([0.4, 0.9]).double())
+    q, k, v, gamma = inputs
+    ours = chacal.routed_resolvent_attention(q, k, v, gamma=gamma, block_size=150, near=near)
+    theirs = dense(q, k, v, gamma[:, None, None], m=150, near=near)
+    assert far(ours, theirs) < EXACT
+    weights = draw(2, 640, d_v, seed=9)
+    grads = torch.autograd.grad((ours * weights).sum(), inputs)
+    expected = torch.autograd.grad((theirs * weights).sum(), inputs)
+    for a, b in zip(grads, expected, strict=True):
+        assert far(a, b) < EXACT * max(1, float(b.abs().max()))
