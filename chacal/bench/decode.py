@@ -4,6 +4,9 @@ cache machinery.
 "sdpa" is the baseline: K and V in the buffers that the decoders keep theirs in, and PyTorch's own
 attention. "dense" would be our decoder with γ = 0. "stock" is for orientation: K and V joined by
 `torch.cat` for every token, as transformers' DynamicCache does it.
+
+A decoder reads the context at once, as a prompt, in its parallel form. The two caches of ordinary
+attention need not be told what came of it: they take keys and values as they are.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import torch
 from torch import Tensor
 
 from chacal._memory import check_fits
-from chacal.bench.timing import Timed, device_bytes, interleave, place
+from chacal.bench.timing import Timed, device_bytes, interleave, place, stopwatch
 from chacal.decoding.buffers import Buffer
 from chacal.operators import parse_operator
 from chacal.ops.inputs import check_count
@@ -38,6 +41,8 @@ class Row(Timed):
     context: int
     kept: int
     """Bytes that the cache holds."""
+    reading: float | None
+    """Seconds to read the context at once, measured once; None for ordinary attention."""
 
 
 class OrdinaryCache:
@@ -47,10 +52,14 @@ class OrdinaryCache:
         self.stock = stock
         self.k, self.v = Buffer(), Buffer()
 
+    def fill(self, k: Tensor, v: Tensor) -> None:
+        """Keys and values of the first tokens."""
+        self.k.add(k.flatten(0, 1))
+        self.v.add(v.flatten(0, 1))
+
     def extend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Outputs (batch, h, c, d) of c new tokens: the first ones, or a single one."""
-        first = not self.k.tensors()
-        if self.stock and not first:
+        """Output (batch, h, 1, d) of a new token."""
+        if self.stock:
             self.k, self.v = (
                 Buffer(torch.cat([old.view(), x.flatten(0, 1)], 1))
                 for old, x in ((self.k, k), (self.v, v))
@@ -59,7 +68,7 @@ class OrdinaryCache:
         else:
             keys, values = self.k.append(k.flatten(0, 1)), self.v.append(v.flatten(0, 1))
         keys, values = (x.unflatten(0, q.shape[:2]) for x in (keys, values))
-        return torch.nn.functional.scaled_dot_product_attention(q, keys, values, is_causal=first)
+        return torch.nn.functional.scaled_dot_product_attention(q, keys, values)
 
     def crop(self, length: int) -> None:
         """Forget all tokens from `length` on."""
@@ -80,6 +89,8 @@ def measure(
     width: int = 64,
     batch: int = 1,
     rounds: int = 9,
+    growth: bool = False,
+    clock: str = "wall",
     device: str = "cpu",
     dtype: str = "float32",
     report: Callable[[Row], None] = lambda row: None,
@@ -93,6 +104,8 @@ def measure(
         width: d of a head.
         batch: sequences.
         rounds: timed calls of each, of `TOKENS` tokens.
+        growth: whether all contexts take turns too, which compares their times.
+        clock: "wall", or "cpu" for the time that the processor worked for this process.
         device: "cpu" or "cuda".
         dtype: of q, k and v, by name.
         report: called with each row as soon as it is known.
@@ -100,10 +113,13 @@ def measure(
     Returns:
         one row per context and operator, SDPA's first.
     """
-    where = place(device)
+    where, watch = place(device), stopwatch(device, clock)
     counts = {"heads": heads, "width": width, "batch": batch, "rounds": rounds}
     for name, value in [*(("context", n) for n in contexts), *counts.items()]:
         check_count(name, value)
+    for text in operators:
+        if text != STOCK:
+            parse_operator(text).decoder()  # refuse what cannot decode before a context is read
     for context in contexts:
         check_fits(
             f"a context of {context} with {batch} x {heads} heads of {width}",
@@ -113,36 +129,62 @@ def measure(
             device_bytes(device),
         )
     rows = []
-    for context in contexts:
-        caches = {text: _cache(text) for text in (BASELINE, *operators)}
-        generator = torch.Generator().manual_seed(context)
-        shape = (batch, heads, context + TOKENS, width)
-        drawn = (torch.randn(shape, generator=generator) for _ in range(3))
-        inputs = [x.to(where, getattr(torch, dtype)) for x in drawn]
+    contexts = list(dict.fromkeys(contexts))
+    for some in [contexts] if growth else [[context] for context in contexts]:
+        filled = {}
+        for context in some:
+            generator = torch.Generator().manual_seed(context)
+            shape = (batch, heads, context + TOKENS, width)
+            drawn = (torch.randn(shape, generator=generator) for _ in range(3))
+            inputs = [x.to(where, getattr(torch, dtype)) for x in drawn]
+            for text in (BASELINE, *operators):
+                filled[context, text] = _fill(text, inputs, context, watch)
         with torch.no_grad():
-            for cache in caches.values():
-                cache.extend(*(x[:, :, :context] for x in inputs))
-            kept = {text: cache.nbytes for text, cache in caches.items()}
-            calls = {text: _call(cache, inputs, context) for text, cache in caches.items()}
-            timings = interleave(calls, rounds, device=device)
-        for text, timing in timings.items():
+            calls = {at: each.decode for at, each in filled.items()}
+            timings = interleave(calls, rounds, device=device, clock=clock)
+        medians = {at: timing.median / TOKENS for at, timing in timings.items()}
+        for (context, text), seconds in medians.items():
             row = Row(
                 operator=text,
                 context=context,
-                seconds=timing.median / TOKENS,
-                ratios=(timing.median / timings[BASELINE].median,),
-                kept=kept[text],
+                seconds=seconds,
+                ratios=(seconds / medians[context, BASELINE],),
+                kept=filled[context, text].kept,
+                reading=filled[context, text].reading,
                 rounds=rounds,
+                growths=(seconds / medians[min(some), text],) if growth else (),
             )
             rows.append(row)
             report(row)
     return rows
 
 
-def _cache(text: str) -> Any:
+@dataclass(frozen=True)
+class Filled:
+    """A cache that has read a context: what it holds, how long that took, a call to time."""
+
+    kept: int
+    reading: float | None
+    decode: Callable[[], object]
+
+
+@torch.no_grad()
+def _fill(
+    text: str,
+    inputs: list[Tensor],
+    context: int,
+    watch: Callable[[Callable[[], object]], float],
+) -> Filled:
+    read = [x[:, :, :context] for x in inputs]
+    reading = None
+    cache: Any
     if text in (BASELINE, STOCK):
-        return OrdinaryCache(stock=text == STOCK)
-    return parse_operator(text).decoder()
+        cache = OrdinaryCache(stock=text == STOCK)
+        cache.fill(*read[1:])
+    else:
+        cache = parse_operator(text).decoder()
+        reading = watch(lambda: cache.extend(*read))
+    return Filled(cache.nbytes, reading, _call(cache, inputs, context))
 
 
 def _call(cache: Any, inputs: list[Tensor], context: int) -> Callable[[], object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from chacal.bench.timing import (
     interleave,
     peak_memory,
     place,
+    stopwatch,
 )
 from chacal.operators import parse_operator
 from chacal.ops.guard import finite, moderate
@@ -45,6 +47,9 @@ DEFAULT_OPERATORS = (
 MATERIALISED_LIMIT = 8192
 """The longest n for which n x n matrices are formed."""
 
+PROBE = 2048
+"""The n at which SDPA is tried, to tell how long a longer one would take."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row(Timed):
@@ -70,8 +75,12 @@ def measure(
     backward: bool = False,
     rounds: int = 7,
     baseline: bool = True,
+    budget: float = math.inf,
+    growth: bool = False,
+    clock: str = "wall",
     device: str = "cpu",
     dtype: str = "float32",
+    tell: Callable[[str], None] = lambda line: None,
     report: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
     """Times of `operators` at `lengths`, forward or forward and backward, in turns with SDPA.
@@ -85,38 +94,65 @@ def measure(
         backward: whether the gradients of q, k and v are part of it.
         rounds: timed calls of each.
         baseline: whether SDPA is timed too; without it there are no ratios.
+        budget: seconds for all calls of SDPA at one length; where it would take longer, by the
+            square law, it is left out.
+        growth: whether all lengths take turns too, which compares times per token.
+        clock: "wall", or "cpu" for the time that the processor worked for this process.
         device: "cpu" or "cuda".
         dtype: of q, k and v, by name.
+        tell: called with a line for every call that takes long.
         report: called with each row as soon as it is known.
 
     Returns:
         one row per length and operator, SDPA's first.
     """
-    where = place(device)
+
+    def tell_call(at: tuple[int, str], seconds: float) -> None:
+        tell(f"n={at[0]} {at[1]}: a call of {seconds:.0f} s")
+
+    where, watch = place(device), stopwatch(device, clock)
     _check(operators, lengths, heads=heads, width=width, batch=batch, rounds=rounds)
+    if not budget > 0:
+        raise ValueError(f"budget is {budget}; expected a positive number of seconds")
+    lengths = list(dict.fromkeys(lengths))
     for n in lengths:
-        _check_memory(operators, n, heads, width, batch, len(operators) + baseline, device, dtype)
+        _check_memory(operators, n, heads, width, batch, device, dtype)
     rows = []
-    for n in lengths:
-        calls = {
-            text: _call(text, _draw(n, heads, width, batch, where, dtype), backward)
-            for text in ((BASELINE, *operators) if baseline else operators)
-            if text != MATERIALISED or n <= MATERIALISED_LIMIT
-        }
-        timings = interleave(calls, rounds, device=device)
-        for text, timing in timings.items():
+    for some in [lengths] if growth else [[n] for n in lengths]:
+        calls: dict[tuple[int, str], Callable[[], object]] = {}
+        for n in some:
+            # one set for all: of a million tokens, each tensor is half a GiB
+            inputs = _draw(n, heads, width, batch, where, dtype)
+            texts = [x for x in operators if x != MATERIALISED or n <= MATERIALISED_LIMIT]
+            if baseline and (rounds + 1) * _expect(n, backward, inputs, watch) <= budget:
+                texts = [BASELINE, *texts]
+            calls |= {(n, text): _call(text, inputs, backward) for text in texts}
+        timings = interleave(calls, rounds, device=device, clock=clock, tell=tell_call)
+        medians = {at: timing.median for at, timing in timings.items()}
+        for (n, text), seconds in medians.items():
+            base = medians.get((n, BASELINE))
+            shortest = min(m for m, other in medians if other == text)
+            growths = (seconds / n / (medians[shortest, text] / shortest),) if growth else ()
             row = Row(
-                operator=text,
-                n=n,
-                batch=batch,
-                backward=backward,
-                seconds=timing.median,
-                ratios=(timing.median / timings[BASELINE].median,) if baseline else (),
-                rounds=rounds,
-            )
+                operator=text, n=n, batch=batch, backward=backward, seconds=seconds,
+                ratios=() if base is None else (seconds / base,), rounds=rounds, growths=growths,
+            )  # fmt: skip
             rows.append(row)
             report(row)
     return rows
+
+
+def _expect(
+    n: int,
+    backward: bool,
+    inputs: Sequence[Tensor],
+    watch: Callable[[Callable[[], object]], float],
+) -> float:
+    """Seconds of SDPA at n, by the square law; 0 where that is not long."""
+    if n <= 2 * PROBE:
+        return 0.0
+    call = _call(BASELINE, [x.detach()[:, :, :PROBE].clone() for x in inputs], backward)
+    return min(watch(call) for _ in range(2)) * (n / PROBE) ** 2
 
 
 def measure_memory(
@@ -125,11 +161,12 @@ def measure_memory(
     *,
     heads: int,
     width: int = 64,
+    backward: bool = True,
     threads: int = 1,
     device: str = "cpu",
     dtype: str = "float32",
 ) -> dict[str, int]:
-    """Peak bytes of forward and backward, per operator.
+    """Peak bytes of forward, or of forward and backward, per operator: see `whole_tensors` too.
 
     On a CPU they are those beyond a fresh process's start; on a card all that torch allocated.
     """
@@ -140,24 +177,33 @@ def measure_memory(
     if device == "cuda":
         peaks = {}
         for text in operators:
-            call = _call(text, _draw(n, heads, width, 1, where, dtype), backward=True)
+            call = _call(text, _draw(n, heads, width, 1, where, dtype), backward)
             torch.cuda.reset_peak_memory_stats()
             call()
             peaks[text] = torch.cuda.max_memory_allocated()
         return peaks
-    return {text: _peak_of_process(text, n, heads, width, threads, dtype) for text in operators}
+    return {
+        text: _peak_of_process(text, n, heads, width, backward, threads, dtype)
+        for text in operators
+    }
 
 
-def _peak_of_process(text: str, n: int, heads: int, width: int, threads: int, dtype: str) -> int:
+def whole_tensors(n: int, heads: int, width: int, backward: bool, dtype: str) -> int:
+    """Bytes of q, k, v and Y and, with the backward pass, their gradients: none can do without."""
+    return (8 if backward else 4) * getattr(torch, dtype).itemsize * heads * n * width
+
+
+def _peak_of_process(
+    text: str, n: int, heads: int, width: int, backward: bool, threads: int, dtype: str
+) -> int:
     attend = {
         BASELINE: "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
         MATERIALISED: "chacal.resolvent(chacal.attention_weights(q, k), v, 0.9)",
     }.get(text, f"chacal.parse_operator({text!r})(q, k, v)")
     code = (
         f"q, k, v = (torch.randn(1, {heads}, {n}, {width}, dtype=torch.{dtype}, "
-        "requires_grad=True) for _ in range(3))\n"
-        f"y = {attend}\n"
-        "y.backward(torch.ones_like(y))"
+        f"requires_grad={backward}) for _ in range(3))\n"
+        f"y = {attend}\n" + "y.backward(torch.ones_like(y))" * backward
     )
     before, after = peak_memory(code, threads)
     return after - before
@@ -178,7 +224,6 @@ def _check_memory(
     heads: int,
     width: int,
     batch: int = 1,
-    inputs: int = 1,
     device: str = "cpu",
     dtype: str = "float32",
 ) -> None:
@@ -186,7 +231,7 @@ def _check_memory(
     matrices = max((_formed(text, n, width) for text in operators), default=0)
     check_fits(
         f"n = {n} with {batch} x {heads} heads of {width}",
-        getattr(torch, dtype).itemsize * batch * heads * n * (4 * inputs * width + matrices),
+        getattr(torch, dtype).itemsize * batch * heads * n * (4 * width + matrices),
         "a shorter length, fewer heads or a smaller batch",
         device_bytes(device),
     )
@@ -209,7 +254,7 @@ def _draw(
 
 
 def _call(text: str, inputs: list[Tensor], backward: bool) -> Callable[[], object]:
-    """A call to time, on its own random inputs."""
+    """A call to time."""
     q, k, v, dY = inputs
     if text == LOOKS:
         return lambda: moderate(q, k, v, 1.0) if backward else finite(v)

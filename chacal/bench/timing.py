@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -30,6 +30,13 @@ from chacal.ops.inputs import check_count
 
 MOST_THREADS = 1024
 """Beyond that a system may refuse to start them, and torch ends the process then."""
+
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+"""The time that passes, or the processor's work for us, all threads together: with one thread the
+same on a machine that is ours alone, and steadier on one that is not."""
+
+WARM = 10.0
+"""Seconds after which what a first call has to do once does not count."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +62,24 @@ class Timed:
     """Of each run, time over that of the baseline, timed in turns with it; none without one."""
     rounds: int
     """Of each run."""
+    growths: tuple[float, ...] = ()
+    """Of each run, time per token over that at the shortest length, timed in turns with it; none
+    where lengths were not compared."""
 
     @property
     def ratio(self) -> float | None:
         """The median over runs."""
         return statistics.median(self.ratios) if self.ratios else None
 
+    @property
+    def growth(self) -> float | None:
+        """The median over runs."""
+        return statistics.median(self.growths) if self.growths else None
+
 
 TimedT = TypeVar("TimedT", bound=Timed)
 ResultT = TypeVar("ResultT")
+NameT = TypeVar("NameT", bound=Hashable)
 
 
 DEVICES = ("cpu", "cuda")
@@ -83,34 +99,59 @@ def device_bytes(device: str) -> int | None:
 
 
 def interleave(
-    candidates: Mapping[str, Callable[[], object]],
+    candidates: Mapping[NameT, Callable[[], object]],
     rounds: int = 7,
     warmup: int = 1,
     device: str = "cpu",
-) -> dict[str, Timing]:
-    """Time every candidate once per round, in turns, after `warmup` untimed calls of each."""
-    watch = time_on_card if device == "cuda" else time_call
-    for call in candidates.values():
+    clock: str = "wall",
+    tell: Callable[[NameT, float], None] = lambda name, seconds: None,
+) -> dict[NameT, Timing]:
+    """Time every candidate once per round, in turns, after `warmup` untimed calls of each.
+
+    A call that lasts `WARM` seconds is warm for most of it: the one that was to warm it up is then
+    its first round. Calls as long as that are told one by one.
+    """
+    watch = stopwatch(device, clock)
+    seconds: dict[NameT, list[float]] = {name: [] for name in candidates}
+    for name, call in candidates.items():
         for _ in range(warmup):
-            call()
-    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+            lasted = watch(call)
+            if lasted >= WARM:
+                seconds[name] = [lasted]
+                tell(name, lasted)
+                break
     collecting = gc.isenabled()
     gc.disable()
     try:
-        for _ in range(rounds):
+        for done in range(rounds):
             for name, call in candidates.items():
+                if len(seconds[name]) > done:
+                    continue
                 seconds[name].append(watch(call))
+                if seconds[name][-1] >= WARM:
+                    tell(name, seconds[name][-1])
     finally:
         if collecting:
             gc.enable()
     return {name: Timing(tuple(s)) for name, s in seconds.items()}
 
 
-def time_call(call: Callable[[], object]) -> float:
+def stopwatch(device: str, clock: str = "wall") -> Callable[[Callable[[], object]], float]:
+    """What times a call: by a card's own clock, or by one of `CLOCKS`."""
+    if clock not in CLOCKS:
+        raise ValueError(f"clock is {clock!r}; expected one of {', '.join(CLOCKS)}")
+    if device == "cuda":
+        if clock == "cpu":
+            raise ValueError("clock is cpu on a card, which has its own; expected wall")
+        return time_on_card
+    return partial(time_call, now=CLOCKS[clock])
+
+
+def time_call(call: Callable[[], object], now: Callable[[], float] = time.perf_counter) -> float:
     """Seconds of a call."""
-    start = time.perf_counter()
+    start = now()
     call()
-    return time.perf_counter() - start
+    return now() - start
 
 
 def time_on_card(call: Callable[[], object]) -> float:
@@ -167,7 +208,10 @@ def check_threads(threads: int, least: int = 1) -> None:
 def over_runs(rows: Sequence[TimedT]) -> TimedT:
     """One row for what several runs say of the same candidate."""
     seconds = statistics.median(row.seconds for row in rows)
-    return replace(rows[0], seconds=seconds, ratios=tuple(x for row in rows for x in row.ratios))
+    ratios, growths = (
+        tuple(x for row in rows for x in getattr(row, name)) for name in ("ratios", "growths")
+    )
+    return replace(rows[0], seconds=seconds, ratios=ratios, growths=growths)
 
 
 def machine(threads: int, device: str = "cpu") -> dict[str, str | int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -31,6 +32,9 @@ def bench_operators(
     mode: str,
     memory: bool,
     baseline: bool,
+    budget: float,
+    growth: bool,
+    clock: str,
     device: str,
     dtype: str,
     json_file: Path | None,
@@ -41,7 +45,8 @@ def bench_operators(
     for backward in PASSES[mode]:
         one_run = partial(
             ops.measure, operators, lengths, heads=heads, width=width, batch=batch,
-            backward=backward, rounds=rounds, baseline=baseline, device=device, dtype=dtype,
+            backward=backward, rounds=rounds, baseline=baseline, budget=budget, growth=growth,
+            clock=clock, device=device, dtype=dtype, tell=progress,
         )  # fmt: skip
         rows += repeat(
             one_run, runs=runs, threads=threads,
@@ -53,34 +58,57 @@ def bench_operators(
     if rows:
         out.print(
             f"h={heads}, d={width}, batch {batch}, {dtype}, {_where(device, threads)}\n"
-            f"x sdpa: time over scaled_dot_product_attention's; {_medians(runs, rounds)}"
+            f"x sdpa: time over scaled_dot_product_attention's; {_medians(runs, rounds, clock)}"
         )
+        if growth:
+            out.print(
+                f"growth: time per token over that at n = {min(lengths)}, exponent of the time"
+            )
         columns = ("n", "pass", "operator", "ms", *_ratio_columns(runs), "us/token")
+        columns += ("growth", "exponent") if growth else ()
         table = plain_table(columns, names=2)
         for row in rows:
             table.add_row(
                 str(row.n),
-                "forward+backward" if row.backward else "forward",
+                _pass(row.backward),
                 row.operator,
                 f"{1e3 * row.seconds:.1f}",
                 *_ratio_cells(row, runs),
                 f"{1e6 * row.per_token:.2f}",
+                *(_growth_cells(row, row.n / min(lengths)) if growth else ()),
             )
         out.print(table)
-    peaks = []
+    timed = {(row.n, row.backward) for row in rows if row.operator == ops.BASELINE}
+    missing = sorted({(row.n, row.backward) for row in rows} - timed) if baseline else []
+    for n, backward in missing:
+        out.print(
+            f"sdpa at n = {n}, {_pass(backward)}: left out, as its {rounds} rounds would take "
+            f"longer than the {budget:g} s of --budget"
+        )
+    peaks, backward = [], mode != "forward"
     for n in lengths if memory else ():
         wanted = [text for text in operators if text not in (ops.MATERIALISED, ops.LOOKS)]
         measured = ops.measure_memory(
-            wanted, n, heads=heads, width=width, threads=threads, device=device, dtype=dtype
-        )
+            wanted, n, heads=heads, width=width, backward=backward, threads=threads, device=device,
+            dtype=dtype,
+        )  # fmt: skip
+        whole = ops.whole_tensors(n, heads, width, backward, dtype)
         for text, peak in measured.items():
-            peaks.append({"operator": text, "n": n, "bytes": peak})
-            out.print(f"{text} at n = {n}: peak {peak / 2**20:,.0f} MiB, both passes")
+            peaks.append(
+                {"operator": text, "n": n, "backward": backward, "bytes": peak, "tensors": whole}
+            )
+            passes = "both passes" if backward else "forward"
+            tensors = "q, k, v, Y and their gradients" if backward else "q, k, v and Y"
+            out.print(
+                f"{text} at n = {n}: peak {peak / 2**20:,.0f} MiB, {passes}; "
+                f"{whole / 2**20:,.0f} of it are {tensors}"
+            )
     if json_file:
         figures = {
             **_origin(threads, runs, device),
-            "heads": heads, "width": width, "batch": batch, "dtype": dtype,
+            "heads": heads, "width": width, "batch": batch, "dtype": dtype, "clock": clock,
             "rows": [{**_figures(row), "per_token": row.per_token} for row in rows],
+            "left_out": [{"operator": ops.BASELINE, "n": n, "backward": b} for n, b in missing],
             "memory": peaks,
         }  # fmt: skip
         write_json(json_file, figures)
@@ -96,6 +124,8 @@ def bench_decoding(
     rounds: int,
     runs: int,
     threads: int,
+    growth: bool,
+    clock: str,
     device: str,
     dtype: str,
     json_file: Path | None,
@@ -103,7 +133,7 @@ def bench_decoding(
     """Time one token after a context; print a table, and write all figures with the machine."""
     one_run = partial(
         decode.measure, operators or decode.DEFAULT_OPERATORS, contexts, heads=heads, width=width,
-        batch=batch, rounds=rounds, device=device, dtype=dtype,
+        batch=batch, rounds=rounds, growth=growth, clock=clock, device=device, dtype=dtype,
     )  # fmt: skip
     rows = repeat(
         one_run, runs=runs, threads=threads,
@@ -114,9 +144,13 @@ def bench_decoding(
     out = console()
     out.print(
         f"one token, h={heads}, d={width}, batch {batch}, {dtype}, {_where(device, threads)}\n"
-        f"x sdpa: time over SDPA's with the same cache machinery; {_medians(runs, rounds)}"
+        f"x sdpa: time over SDPA's with the same cache machinery; {_medians(runs, rounds, clock)}"
     )
-    columns = ("context", "operator", "ms", *_ratio_columns(runs), "cache MiB")
+    if growth:
+        out.print(f"growth: time over that after a context of {min(contexts)}")
+    out.print("read: the context at once, timed once")
+    columns = ("context", "operator", "ms", *_ratio_columns(runs), "cache MiB", "read, s")
+    columns += ("growth",) if growth else ()
     table = plain_table(columns, names=1)
     for row in rows:
         table.add_row(
@@ -125,12 +159,14 @@ def bench_decoding(
             f"{1e3 * row.seconds:.2f}",
             *_ratio_cells(row, runs),
             f"{row.kept / 2**20:.2f}",
+            "-" if row.reading is None else f"{row.reading:.2f}",
+            *([f"{row.growth:.2f}"] if growth else []),
         )
     out.print(table)
     if json_file:
         figures = {
             **_origin(threads, runs, device),
-            "heads": heads, "width": width, "batch": batch, "dtype": dtype,
+            "heads": heads, "width": width, "batch": batch, "dtype": dtype, "clock": clock,
             "tokens": decode.TOKENS, "rows": [_figures(row) for row in rows],
         }  # fmt: skip
         write_json(json_file, figures)
@@ -203,11 +239,22 @@ def _where(device: str, threads: int) -> str:
 
 
 def _figures(row: Timed) -> dict[str, Any]:
-    return {**dataclasses.asdict(row), "ratio": row.ratio}
+    return {**dataclasses.asdict(row), "ratio": row.ratio, "growth": row.growth}
 
 
-def _medians(runs: int, rounds: int) -> str:
-    once = f"medians of {rounds} interleaved rounds"
+def _pass(backward: bool) -> str:
+    return "forward+backward" if backward else "forward"
+
+
+def _growth_cells(row: Timed, longer: float) -> tuple[str, str]:
+    """Time per token over the shortest's, and the exponent of the whole time."""
+    if row.growth is None or longer == 1:
+        return ("-", "-") if row.growth is None else (f"{row.growth:.2f}", "-")
+    return f"{row.growth:.2f}", f"{1 + math.log(row.growth) / math.log(longer):.2f}"
+
+
+def _medians(runs: int, rounds: int, clock: str) -> str:
+    once = f"medians of {rounds} interleaved rounds" + ", CPU time" * (clock == "cpu")
     return once if runs == 1 else f"{once}; {runs} runs, median and range"
 
 

@@ -21,6 +21,19 @@ def on_device(command: Any) -> Any:
     return device(dtype(command))
 
 
+def over_lengths(command: Any) -> Any:
+    """The options of a command that compares lengths, which takes long on a busy machine."""
+    growth = click.option(
+        "--growth", is_flag=True,
+        help="All lengths take turns; tell time per token over that at the shortest.",
+    )  # fmt: skip
+    clock = click.option(
+        "--clock", type=click.Choice(["wall", "cpu"]), default="wall", show_default=True,
+        help="The time that passes, or that the processor works for us: steadier beside others.",
+    )  # fmt: skip
+    return growth(clock(command))
+
+
 @click.group()
 def bench() -> None:
     """Measure speed and memory, always against ordinary attention in the same process."""
@@ -42,7 +55,12 @@ def bench() -> None:
               "other; or no times.")  # fmt: skip
 @click.option("--baseline/--no-baseline", default=True, show_default=True,
               help="Whether SDPA is timed too.")  # fmt: skip
-@click.option("--memory", is_flag=True, help="Also peak memory, each in a fresh process.")
+@click.option("--budget", type=float, default=600.0, show_default=True,
+              help="Seconds for SDPA at one length; where it would take longer it is left out, and "
+              "that is told.")  # fmt: skip
+@over_lengths
+@click.option("--memory", is_flag=True, help="Also peak memory, each in a fresh process: of the "
+              "forward pass with --mode forward, else of both.")  # fmt: skip
 @on_device
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
 def bench_ops(operators: tuple[str, ...], **options: Any) -> None:
@@ -67,6 +85,7 @@ def bench_ops(operators: tuple[str, ...], **options: Any) -> None:
 @click.option("--runs", default=1, show_default=True, help="Measure so often, each time in a "
               "fresh process; medians count, and the range is told.")  # fmt: skip
 @click.option("--threads", default=1, show_default=True, help="CPU threads.")
+@over_lengths
 @on_device
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures here.")
 def bench_decode(operators: tuple[str, ...], **options: Any) -> None:

@@ -14,6 +14,7 @@ from chacal.decoding.buffers import Buffer, BufferedState
 from chacal.ops import cards
 from chacal.ops.attend import row_lse, score_pieces
 from chacal.ops.cards import Kernel
+from chacal.ops.routed import solve
 from chacal.ops.routing import Routing, attend_chosen
 from chacal.ops.streaming import Rows
 from chacal.ops.tiled import Memory, Tiles, View
@@ -160,7 +161,7 @@ class TiledState(BufferedState):
         mean_k, mean_Z = self._means(keys, v, last)
         tiles = Tiles(self.view, Memory(keys, Z, mean_k, mean_Z, self.origin), gamma, scale)
         H = torch.empty_like(v)
-        for a, b in self.view.tiles(first, last):
+        for a, b in self.view.runs(first, last):
             at = slice(a - first, b - first)
             far = self._far(q[:, at], a, scale)
             H[:, at] = tiles.step(q[:, at], v[:, at], a, b, far)
@@ -215,6 +216,16 @@ class RoutedState(TiledState):
 
     def _oldest_needed(self, length: int) -> int:
         return 0
+
+    def _extend(self, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float) -> Tensor:
+        if self.length or q.shape[1] < 2 * self.view.tile:
+            return super()._extend(q, k, v, gamma, scale)
+        # a prompt: rows that choose the same tile share it, and none gathers keys for itself
+        H, _, _ = solve(q, k, v, gamma, scale, self.view, self.routing)
+        self.k.add(k)
+        self.Z.add(torch.addcmul(v, H, gamma))
+        self.length = q.shape[1]
+        return H
 
     def _far(self, q: Tensor, a: int, scale: float) -> tuple[Tensor, Tensor] | None:
         tile, tiles = self.view.tile, self.view.far_tiles(a)

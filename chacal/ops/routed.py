@@ -6,7 +6,7 @@ so nothing of the future is seen. Work is n · (tile · (near + 1 + routes) + n 
 seen, and the choice.
 
 Near tiles go by the recursion of `tiled.py`. A tile that is solved is pushed to all rows that
-chose it (`routing.py`), whose log-sum-exps are known beforehand, since scores need keys only.
+chose it (`routing.py`), each of which has all that it sees afar by the time that it is solved.
 
 On a card the choice is made by PyTorch, in float32, and all that follows by kernels.
 """
@@ -24,8 +24,8 @@ from chacal.ops.inputs import Gamma, check_choice, check_count, run
 from chacal.ops.library import Operation, no_dgamma
 from chacal.ops.pooled import default_block_size
 from chacal.ops.ragged import PLANS, ByLength
-from chacal.ops.routing import SCORES, Far, FarAdjoint, Routing
-from chacal.ops.streaming import from_first, row_sums
+from chacal.ops.routing import SCORES, Far, FarAdjoint, Groups, Routing
+from chacal.ops.streaming import row_sums
 from chacal.ops.tiled import Tiles, TilesAdjoint, View, new_memory
 
 MOST_ROUTES = 16
@@ -140,18 +140,29 @@ def forward(
     score: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Y (B, n, d_v), the rows' log-sum-exps and the tiles (B, n, routes) that they chose."""
-    n, view, routing = q.shape[1], View(tile, near=near), Routing(routes, parts, score)
+    view, routing = View(tile, near=near), Routing(routes, parts, score)
+    H, lse, chosen = solve(q, k, v, gamma, scale, view, routing)
+    return H.mul_(1 - gamma), lse, chosen
+
+
+def solve(
+    q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, view: View, routing: Routing
+) -> tuple[Tensor, Tensor, Tensor]:
+    """H = A Z (B, n, d_v), of which Z = V + γH, log-sum-exps and chosen tiles."""
+    n, tile = q.shape[1], view.tile
     whole = k[:, : n - n % tile].unflatten(1, (-1, tile))
     chosen = routing.choose(q, routing.summary(whole), view)
     far = Far(q, k, v.shape[2], scale, tile, chosen)
-    tiles = Tiles(view, new_memory(view, k, v), gamma, scale)
-    H, lse = torch.empty_like(v), q.new_empty(q.shape[:2])
-    for a, b in view.tiles(0, n):
-        seen = far.out[:, a:b], far.lse[:, a:b]
+    memory = new_memory(view, k, v)
+    tiles = Tiles(view, memory, gamma, scale)
+    H, lse = far.out, far.lse  # a row's own takes the place of what it saw afar
+    for a, b in view.runs(0, n):
+        memory.make_room(view, a, b, k)
+        seen = H[:, a:b], lse[:, a:b]
         H[:, a:b] = tiles.step(q[:, a:b], v[:, a:b], a, b, seen, lse[:, a:b])
-        if b - a == tile:
-            far.push(a // tile, tiles.memory.Z[:, a:b])
-    return H.mul_(1 - gamma), lse, chosen
+        if b % tile == 0:
+            far.push(a // tile, memory.Z[:, b - tile - memory.origin : b - memory.origin])
+    return H, lse, chosen
 
 
 def backward(
@@ -173,15 +184,14 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and γ."""
     view = View(tile, near=near)
-    v, H = from_first(v, Y, gamma)
-    close = TilesAdjoint(view, q, k, v, gamma, scale, H, lse, dY)
-    far = FarAdjoint(q, k, v.shape[2], scale, tile, chosen, lse)
-    for a, b in reversed(list(view.tiles(0, q.shape[1]))):
-        if b - a == tile:
-            far.pull(a // tile, close.Z[:, a:b], close.G[:, a:b], close.dk[:, a:b])
-        far.W[:, a:b], delta = close.step(a, b, far=True)
-        far.delta[:, a:b] = delta[..., 0]
-    return close.dq.add_(far.dq), close.dk, close.G, close.dgamma(gamma_needed)
+    groups = Groups(chosen, tile)  # first, as it needs room for a while
+    close = TilesAdjoint(view, q, k, v, gamma, scale, Y, v[:, :1], lse, dY, gamma_needed)
+    far = FarAdjoint(close, groups)
+    for a, b in reversed(list(view.runs(0, q.shape[1]))):
+        if b % tile == 0:
+            far.pull(a // tile, *(x[:, b - tile : b] for x in (close.Z, close.G, close.dk)))
+        far.delta[:, a:b] = close.step(a, b, far=True)[..., 0]
+    return close.dq, close.dk, close.G, close.dgamma()
 
 
 def kept(

@@ -15,13 +15,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from chacal.ops.attend import PIECE, row_lse, softmax_lse
-from chacal.ops.tiled import View
+from chacal.ops.attend import PIECE, attend, softmax_lse
+from chacal.ops.tiled import TilesAdjoint, View
 
 SCORES = ("mean", "bound")
 
 CARD_PIECE = 1 << 26
 """Scores that a card makes at a time: it has no use for pieces that fit into a small cache."""
+
+CHOICE_ROWS = 256
+"""Rows that choose at a time, on a CPU: enough for a matrix product to run at full speed."""
+
+CHOICE_TILES = 1024
+"""Tiles among which they choose at a time, and more where there are fewer rows."""
+
+DEPTH = 16
+"""Tiles of which the best is taken first, where a row chooses one of many."""
 
 
 @dataclass(frozen=True)
@@ -60,146 +69,195 @@ class Routing:
         return torch.cat([q.clamp(min=0), q.clamp(max=0)], -1)
 
     def choose(self, q: Tensor, summary: Tensor, view: View, first: int = 0) -> Tensor:
-        """(B, r, routes) tiles chosen by the rows from position `first` on; -1 for none."""
+        """(B, r, routes) tiles chosen by the rows from position `first` on; -1 for none.
+
+        Scores are made for some rows, sequences and tiles at a time, never for all.
+        """
         B, r, _ = q.shape
         routes = min(self.routes, max(1, (first + r - 1) // view.tile))  # there are no more tiles
         chosen = torch.full((B, r, routes), -1, dtype=torch.long, device=q.device)
-        parts = summary.shape[2]
-        size = PIECE if q.device.type == "cpu" else CARD_PIECE
-        for at in pieces(r, B * max(1, summary.shape[1] * parts), size=size):
-            near = view.near or 0
+        near, size, rows = view.near or 0, PIECE, min(r, CHOICE_ROWS)
+        if q.device.type != "cpu":
+            size, rows = CARD_PIECE, max(rows, CARD_PIECE // (B * max(1, summary.shape[1])))
+        step = max(CHOICE_TILES, size // rows)
+        for at in pieces(r, 1, size=rows):
             most = (first + at.stop - 1) // view.tile - near
             if most < 1:
                 continue
+            # a few more, which no row sees yet, so that they can be halved
+            most = min(-(-most // DEPTH) * DEPTH, summary.shape[1])
             t = torch.arange(first + at.start, first + at.stop, device=q.device)
             far_tiles = t // view.tile - near
-            q_at = self.query(q[:, at].to(summary.dtype))
-            S = torch.bmm(q_at, summary[:, :most].flatten(1, 2).mT)
-            if parts > 1:
-                S = S.unflatten(2, (most, parts)).amax(-1)
-            unseen = torch.arange(most, device=q.device) >= far_tiles[:, None]
-            best, tiles = S.masked_fill_(unseen, -torch.inf).topk(min(routes, most), -1)
-            chosen[:, at, : tiles.shape[-1]] = torch.where(best > -torch.inf, tiles, -1)
+            all_see = max(0, (first + at.start) // view.tile - near)
+            for heads in pieces(B, rows * min(step, most), size=size):
+                q_at = self.query(q[heads, at].to(summary.dtype))
+                best, tiles = q_at.new_empty(0), chosen[:0]
+                for some in pieces(most, 1, size=step):
+                    S = self._scores(q_at, summary[heads, some])
+                    if some.stop > all_see:
+                        late = slice(max(some.start, all_see), some.stop)
+                        tile = torch.arange(late.start, late.stop, device=q.device)
+                        unseen = tile >= far_tiles[:, None]
+                        S[..., late.start - some.start :].masked_fill_(unseen, -torch.inf)
+                    found, where = largest(S, routes)
+                    where += some.start
+                    if some.start:
+                        found = torch.cat([best, found], -1)
+                        found, order = found.topk(min(routes, found.shape[-1]), -1)
+                        where = torch.cat([tiles, where], -1).gather(-1, order)
+                    best, tiles = found, where
+                chosen[heads, at, : tiles.shape[-1]] = torch.where(best > -torch.inf, tiles, -1)
         return chosen
+
+    def _scores(self, q: Tensor, summary: Tensor) -> Tensor:
+        """(B, r, tiles) the best part of each tile."""
+        # part by part, so that the best is taken of whole matrices and not of every few numbers
+        S = torch.bmm(q, summary[:, :, 0].mT)
+        for part in range(1, summary.shape[2]):
+            S = torch.maximum(S, torch.bmm(q, summary[:, :, part].mT))
+        return S
+
+
+def largest(S: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """(..., count) largest of the last dimension, where there are so many, and their places."""
+    width = S.shape[-1]
+    if count == 1 and width >= 32 * DEPTH and width % DEPTH == 0:
+        # the best of every DEPTH is one fast pass; what is slow, to tell where, is for the rest
+        S = S.unflatten(-1, (DEPTH, width // DEPTH))
+        column = S.amax(-2).max(-1, keepdim=True).indices
+        found, row = S.gather(-1, column.unsqueeze(-2).expand(*S.shape[:-1], 1)).max(-2)
+        return found, row * (width // DEPTH) + column
+    if count == 1:
+        return S.max(-1, keepdim=True)
+    if 64 < width < 64 * count:
+        # torch has a faster way for rows that are 64 times as long as what is asked for
+        S = torch.nn.functional.pad(S, (0, 64 * count - width), value=-torch.inf)
+    return S.topk(min(count, width), -1)
 
 
 class Groups:
     """(row, tile) pairs in groups of up to `size` rows that share a tile, tile by tile.
 
     Attributes:
-        rows: (groups, size) place of a row in (B · n); B · n where a group is not full.
+        rows: (groups, size) place of a row in (B · n). A group that is not full has its first row
+            in all places that are left.
+        left: (groups, size) whether a place is left.
         sequence: (groups,) the sequence (of B) whose tile a group sees.
-        keys: (groups,) place of that tile in (B · tiles).
         spans: the groups of each tile.
     """
 
-    def __init__(self, chosen: Tensor, tiles: int, size: int) -> None:
-        """`chosen` (B, n, routes) holds tiles below `tiles`, or -1."""
+    def __init__(self, chosen: Tensor, tile: int) -> None:
+        """`chosen` (B, n, routes) holds tiles of `tile` keys, or -1."""
         B, n, routes = chosen.shape
-        self.size, self.nobody = size, B * n
-        self.routes = routes
-        at = (chosen.flatten() >= 0).nonzero()[:, 0]  # a pair's place in (B · n · routes)
-        row = at // routes
+        tiles, size = n // tile, group_size(tile)
+        self.size = size
+        # as many numbers as pairs are held a few times over, and no longer than needed
+        row = (chosen.flatten() >= 0).nonzero()[:, 0]  # at first a pair's place in (B · n · routes)
+        key = chosen.flatten()[row].mul_(B)
+        row.div_(routes, rounding_mode="floor")
         # tiles in order, within a tile sequences in order, within those rows in order
-        key, order = (chosen.flatten()[at] * B + row // n).sort(stable=True)
+        key, order = key.add_(row // n).sort(stable=True)
+        row = row[order]
+        del order
         counts = torch.bincount(key, minlength=tiles * B)
         groups = (counts + size - 1).div(size, rounding_mode="floor")
         begin = (groups.cumsum(0) - groups) * size
-        within = torch.arange(len(key), device=key.device) - (counts.cumsum(0) - counts)[key]
-        place = begin[key] + within
+        place = torch.arange(len(key), device=key.device)
+        place += (begin - counts.cumsum(0) + counts)[key]
         total = int(groups.sum())
-        rows = torch.full((total * size,), self.nobody, dtype=torch.long, device=key.device)
-        rows[place] = row[order]
+        rows = torch.full((total * size,), -1, dtype=torch.long, device=key.device)
+        rows[place] = row
+        del key, place, row
         self.rows = rows.view(total, size)
-        pairs = torch.full_like(rows, self.nobody * routes)
-        pairs[place] = at[order]
-        self._pairs = pairs.view(total, size)
-        which = torch.arange(tiles * B, device=key.device).repeat_interleave(groups)
+        self.left = self.rows < 0
+        self.rows += self.left * (self.rows[:, :1] + 1)
+        which = torch.arange(tiles * B, device=chosen.device).repeat_interleave(groups)
         self.sequence = which % B
-        self.keys = self.sequence * tiles + which // B
         ends = [0, *groups.view(tiles, B).sum(1).cumsum(0).tolist()]
         self.spans = [slice(a, b) for a, b in itertools.pairwise(ends)]
 
-    def per_row(self, per_pair: Tensor) -> Tensor:
-        """(groups, size) log-sum-exps of pairs -> (B · n + 1,) of rows; -inf for no tile."""
-        table = per_pair.new_full(((self.nobody + 1) * self.routes,), -torch.inf)
-        table[self._pairs] = per_pair
-        return table.view(-1, self.routes).logsumexp(-1)
+    def of(self, J: int, width: int) -> Iterator[slice]:
+        """The groups of tile J, in pieces of about `PIECE` numbers, `width` to a row."""
+        span = self.spans[J]
+        return pieces(span.stop - span.start, self.size * width, span.start)
 
 
 class Far:
     """What rows receive from the tiles they chose, as those tiles are solved.
 
     Attributes:
-        lse: (B, n) log-sum-exp of a row's scores over all keys of its tiles; -inf for no tile.
-        out: (B, n, d_v) softmax over those keys alone, times Z, of the tiles solved so far.
+        lse: (B, n) log-sum-exp of a row's scores over the keys of its tiles that are solved; -inf
+            for none.
+        out: (B, n, d_v) softmax over those keys, times Z.
     """
 
     def __init__(
         self, q: Tensor, k: Tensor, d_v: int, scale: float, tile: int, chosen: Tensor
     ) -> None:
-        B, n, d = q.shape
-        self.groups = Groups(chosen, n // tile, group_size(tile))
-        rows, q = self.groups.rows, with_nobody(q)
-        keys = k[:, : n - n % tile].reshape(-1, tile, d)
-        self.S = q.new_empty(*rows.shape, tile)
-        per_pair, spare = q.new_empty(rows.shape), self.S[:0]
-        for at in pieces(len(rows), rows.shape[1] * tile):
-            q_at = q.index_select(0, rows[at].flatten()).view(-1, rows.shape[1], d).mul_(scale)
-            S = torch.bmm(q_at, keys.index_select(0, self.groups.keys[at]).mT, out=self.S[at])
-            if len(spare) < len(S):
-                spare = torch.empty_like(S)
-            per_pair[at] = row_lse(S, spare[: len(S)])
-        self._lse = self.groups.per_row(per_pair)
-        self._out = q.new_zeros(B * n + 1, d_v)
-        self.lse, self.out = self._lse[:-1].view(B, n), self._out[:-1].view(B, n, d_v)
+        B, n, _ = q.shape
+        self.groups, self.routes = Groups(chosen, tile), chosen.shape[2]
+        self.k, self.scale, self.tile, self._q = k, scale, tile, q.flatten(0, 1)
+        self.lse, self.out = q.new_full((B, n), -torch.inf), q.new_zeros(B, n, d_v)
+        self._lse, self._out = self.lse.view(-1), self.out.view(-1, d_v)
 
     def push(self, J: int, Z: Tensor) -> None:
         """Tile J is solved, with Z (B, tile, d_v): hand it to the rows that chose it."""
-        at = self.groups.spans[J]
-        rows = self.groups.rows[at]
-        if len(rows):
-            P = self.S[at].sub_(self._lse[rows].unsqueeze(-1)).exp_()
-            sent = torch.bmm(P, Z.index_select(0, self.groups.sequence[at]))
-            self._out.index_add_(0, rows.flatten(), sent.flatten(0, 1))
+        k = self.k[:, J * self.tile : (J + 1) * self.tile]
+        for at in self.groups.of(J, self.tile):
+            rows, sequence = self.groups.rows[at].flatten(), self.groups.sequence[at]
+            q = self._q.index_select(0, rows).view(len(sequence), self.groups.size, -1)
+            keys, values = k.index_select(0, sequence), Z.index_select(0, sequence)
+            out, lse = (x.flatten(0, 1) for x in attend(q, keys, values, self.scale))
+            if self.routes > 1:
+                # a row meets its tiles one by one; what it has so far counts by its own sum
+                before = self._lse.index_select(0, rows)
+                both = torch.logaddexp(before, lse)
+                out *= (lse - both).exp_().unsqueeze(-1)
+                share = (before - both).exp_().unsqueeze(-1)
+                out.addcmul_(self._out.index_select(0, rows), share)
+                lse = both
+            # places that are left say what the row that stands there says
+            self._out.index_copy_(0, rows, out)
+            self._lse.index_copy_(0, rows, lse)
 
 
 class FarAdjoint:
     """The transpose: what rows send back to the tiles they chose, last tiles first.
 
     Attributes:
-        W: (B, n, d_v) to be filled, a row's before any tile that it chose is asked for.
-        delta: (B, n) W·H of each row, to be filled with W.
-        dq: (B, n, d) this part's gradient of q.
+        delta: (B, n) W·H of each row, to be filled before any tile that it chose is asked for.
     """
 
-    def __init__(
-        self, q: Tensor, k: Tensor, d_v: int, scale: float, tile: int, chosen: Tensor, lse: Tensor
-    ) -> None:
-        B, n, d = q.shape
-        self.k, self.scale, self.tile = k, scale, tile
-        self.groups = Groups(chosen, n // tile, group_size(tile))
-        self._q, self._lse = with_nobody(q), torch.cat([lse.flatten(), lse.new_zeros(1)])
-        self._W, self._delta = q.new_zeros(B * n + 1, d_v), q.new_zeros(B * n + 1)
-        self._dq = torch.zeros_like(self._q)
-        self.W, self.delta = self._W[:-1].view(B, n, d_v), self._delta[:-1].view(B, n)
-        self.dq = self._dq[:-1].view(B, n, d)
+    def __init__(self, close: TilesAdjoint, groups: Groups) -> None:
+        """Beside `close`, whose steps come first for every row; its dq gets this part's too."""
+        B, n, _ = close.q.shape
+        self.k, self.scale, self.tile = close.tiles.memory.k, close.scale, close.view.tile
+        self.gamma = close.gamma
+        self.groups = groups
+        self.delta = close.lse.new_zeros(B, n)
+        self._delta, self._lse = self.delta.view(-1), close.lse.flatten()
+        self._q, self._dY = close.q.flatten(0, 1), close.dY.flatten(0, 1)
+        # both are still written to, so these have to be views
+        self._G, self._dq = (x.view(-1, x.shape[2]) for x in (close.G, close.dq))
 
     def pull(self, J: int, Z: Tensor, G: Tensor, dk: Tensor) -> None:
         """Add what tile J, with Z (B, tile, d_v), receives: to its G and dk, and to dq."""
-        span, size = self.groups.spans[J], self.groups.size
-        for at in pieces(span.stop - span.start, size * self.tile, span.start):
+        size, tile_k = self.groups.size, self.k[:, J * self.tile : (J + 1) * self.tile]
+        for at in self.groups.of(J, self.tile):
             rows, sequence = self.groups.rows[at].flatten(), self.groups.sequence[at]
-            q, W = (x.index_select(0, rows).view(len(sequence), size, -1)
-                    for x in (self._q, self._W))  # fmt: skip
-            k = self.k[:, J * self.tile : (J + 1) * self.tile].index_select(0, sequence)
-            P = torch.bmm(q, k.mT).mul_(self.scale)
-            P = P.sub_(self._lse[rows].view(-1, size, 1)).exp_()
-            G.index_add_(0, sequence, torch.bmm(P.mT, W))
-            dS = torch.bmm(W, Z.index_select(0, sequence).mT)
-            dS.sub_(self._delta[rows].view(-1, size, 1)).mul_(P)
-            dk.index_add_(0, sequence, torch.bmm(dS.mT, q), alpha=self.scale)
-            self._dq.index_add_(0, rows, torch.bmm(dS, k).flatten(0, 1), alpha=self.scale)
+            gamma = self.gamma if len(self.gamma) == 1 else self.gamma.index_select(0, sequence)
+            q, dY, G_rows = (x.index_select(0, rows).view(len(sequence), size, -1)
+                             for x in (self._q, self._dY, self._G))  # fmt: skip
+            W = dY.mul_(1 - gamma).addcmul_(G_rows, gamma)
+            lse, delta = (x.index_select(0, rows).view(-1, size, 1)
+                          for x in (self._lse, self._delta))  # fmt: skip
+            lse.masked_fill_(self.groups.left[at].unsqueeze(-1), torch.inf)
+            k = tile_k.index_select(0, sequence).mul_(self.scale)
+            P = torch.bmm(q, k.mT).sub_(lse).exp_()
+            G += over_groups(torch.bmm(P.mT, W), sequence, len(G))
+            dS = torch.bmm(W, Z.index_select(0, sequence).mT).sub_(delta).mul_(P)
+            dk.add_(over_groups(torch.bmm(dS.mT, q), sequence, len(dk)), alpha=self.scale)
+            self._dq.index_add_(0, rows, torch.bmm(dS, k).flatten(0, 1))
 
 
 def attend_chosen(
@@ -240,9 +298,10 @@ def group_size(tile: int) -> int:
     return min(64, max(8, tile // 2))
 
 
-def with_nobody(x: Tensor) -> Tensor:
-    """(B, n, d) -> (B · n + 1, d), the last row zeros: the row of places that are not taken."""
-    return torch.cat([x.flatten(0, 1), x.new_zeros(1, x.shape[-1])])
+def over_groups(x: Tensor, sequence: Tensor, B: int) -> Tensor:
+    """(groups, ...) -> (B, ...): the sum over the groups of each sequence."""
+    # not to the target itself: where that is a part of a tensor, index_add_ is ten times slower
+    return x.new_zeros(B, *x.shape[1:]).index_add_(0, sequence, x)
 
 
 def pieces(total: int, each: int, first: int = 0, size: int = PIECE) -> Iterator[slice]:

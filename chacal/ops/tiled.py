@@ -11,6 +11,10 @@ under one softmax, P. With H = A Z as in `streaming.py`, its rows are
 where T is the tile's own square of P, and a mean key's value is the mean of its block's Z. Work
 and memory are what the tiles see: nothing n x n. The backward pass recomputes P and walks the
 tiles in reverse, solving the transposed system.
+
+Of length n there are the inputs, the outputs, their gradients and one number a row, and nothing
+else: forward, only the Z that is still seen is held; backward, Z stands where dq will, since no
+row before a tile sees its Z.
 """
 
 from __future__ import annotations
@@ -24,7 +28,16 @@ from torch import Tensor
 
 from chacal.ops.attend import softmax_rows_lse
 from chacal.ops.library import Operation, no_dgamma
-from chacal.ops.streaming import from_first, solve_tile
+from chacal.ops.streaming import solve_tile
+
+STRETCH = 8
+"""What of Z is held at once, in spans of what a tile sees by itself: moved once in so many."""
+
+RUN = 128
+"""Rows that are solved at once, at most: with more, what they see leaves the cache."""
+
+PIECE_ROWS = 4096
+"""Rows whose Z is made at once in the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +66,12 @@ class View:
             yield a, b
             a = b
 
+    def runs(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Tiles, and of long ones as many rows as are well solved at once."""
+        for a, b in self.tiles(first, last):
+            for at in range(a, b, RUN):
+                yield at, min(b, at + RUN)
+
     def far_tiles(self, a: int) -> int:
         """How many tiles lie before those that the rows of the tile of row a see key by key."""
         return 0 if self.near is None else max(0, a // self.tile - self.near)
@@ -66,6 +85,11 @@ class View:
         if self.window is not None:
             return max(0, a - self.window + 1)
         return self.far_tiles(a) * self.tile
+
+    @property
+    def span(self) -> int:
+        """The most keys that a tile sees by themselves, its own among them."""
+        return self.tile + (self.window or (self.near or 0) * self.tile)
 
     def pooled(self, x: Tensor) -> Tensor:
         """(B, n, d) -> (B, blocks, d): means of the whole blocks; no blocks without pooling."""
@@ -96,6 +120,13 @@ class Memory:
         self, k: Tensor, Z: Tensor, mean_k: Tensor, mean_Z: Tensor, origin: int = 0
     ) -> None:
         self.k, self.Z, self.mean_k, self.mean_Z, self.origin = k, Z, mean_k, mean_Z, origin
+
+    def make_room(self, view: View, a: int, b: int, k: Tensor) -> None:
+        """For the Z of rows a to b, which replaces what no row sees any more; `k` is all keys."""
+        if b - self.origin > self.Z.shape[1]:
+            first = view.first_key(a)
+            self.Z[:, : a - first] = self.Z[:, first - self.origin : a - self.origin]
+            self.k, self.origin = k[:, first:], first
 
 
 class Tiles:
@@ -181,7 +212,8 @@ class TilesAdjoint:
 
     Attributes:
         G: (B, n, d_v) gradient of v. Until a tile is solved, its rows hold what later rows sent.
-        dq, dk: (B, n, d).
+        dq, dk: (B, n, d). Where d = d_v, dq has the memory of Z.
+        Z: (B, n, d_v) solved values of the tiles that are still to come.
     """
 
     def __init__(
@@ -192,40 +224,56 @@ class TilesAdjoint:
         v: Tensor,
         gamma: Tensor,
         scale: float,
-        H: Tensor,
+        Y: Tensor,
+        first: Tensor | float,
         lse: Tensor,
         dY: Tensor,
+        gamma_needed: bool,
     ) -> None:
-        """`H` (B, n, d_v) is A Z and `lse` (B, n) the log-sum-exps, both of whole rows; of `lse`
-        there need be none unless the view drops, or rows see more than it."""
+        """`Y` (B, n, d_v) and the log-sum-exps `lse` (B, n) are those of whole rows; of `lse` there
+        need be none unless the view drops, or rows see more than it.
+
+        `first` (B, 1, d_v) is subtracted from v and Y (see `from_first`); not with view.drop.
+        """
         self.view, self.q, self.lse, self.dY = view, q, lse, dY
-        self.gamma, self.scale, self.H = gamma, scale, H
-        self.Z = torch.addcmul(v, H, gamma)
-        if view.drop:
-            # H counts the hop to oneself and Z does not: Z = V + γ (H - A_tt Z)
-            self.A_tt = ((q * k).sum(-1).mul_(scale) - lse).exp_().unsqueeze(-1)
-            self.Z /= 1 + gamma * self.A_tt
+        self.gamma, self.scale, self.Y, self.first = gamma, scale, Y, first
+        self.Z = v.new_empty(v.shape)
+        for a in range(0, q.shape[1], PIECE_ROWS):
+            at = slice(a, a + PIECE_ROWS)
+            Z = torch.addcmul(v[:, at] - first, self.hops(at), gamma)
+            if view.drop:
+                # H counts the hop to oneself and Z does not: Z = V + γ (H - A_tt Z)
+                A_tt = ((q[:, at] * k[:, at]).sum(-1).mul_(scale) - lse[:, at]).exp_()
+                Z /= 1 + gamma * A_tt.unsqueeze(-1)
+            self.Z[:, at] = Z
         memory = Memory(k, self.Z, view.pooled(k), view.pooled(self.Z))
         self.tiles = Tiles(view, memory, gamma, scale)
-        self.G, self.dq, self.dk = torch.zeros_like(v), torch.empty_like(q), torch.zeros_like(k)
+        self.dq = self.Z if q.shape == v.shape else q.new_empty(q.shape)
+        self.G, self.dk = v.new_zeros(v.shape), k.new_zeros(k.shape)
+        self._dgamma = torch.zeros_like(gamma) if gamma_needed else None
         self.mean_G = torch.zeros_like(memory.mean_Z)
         self.mean_dk = torch.zeros_like(memory.mean_k)
 
-    def step(self, a: int, b: int, far: bool = False) -> tuple[Tensor, Tensor]:
-        """Rows a to b, to which all later rows have sent their share; their W and W·H.
+    def hops(self, at: slice) -> Tensor:
+        """H = A Z of those rows."""
+        return (self.Y[:, at] - self.first) / (1 - self.gamma)
+
+    def step(self, a: int, b: int, far: bool = False) -> Tensor:
+        """Rows a to b, to which all later rows have sent their share; their W·H, (B, r, 1).
 
         `far` says that the rows see more than the view, so that `lse` counts more.
         """
         means, keys, seen_k = self.tiles.seen(a, b)
-        q, H, gamma, G = self.q[:, a:b], self.H[:, a:b], self.gamma, self.G
+        q, gamma, G = self.q[:, a:b], self.gamma, self.G
         S, P = self.tiles.weights(q, seen_k, means)
         if far:
             P.mul_((softmax_rows_lse(S, P) - self.lse[:, a:b]).exp_().unsqueeze(-1))
         before = seen_k.shape[1] - (b - a)
         T = P[:, :, before:]
         received = G[:, a:b]
-        if self.view.pool and b % self.view.tile == 0:
-            received += self.mean_G[:, a // self.view.tile, None] / self.view.tile
+        block = a // self.view.tile
+        if block < self.mean_G.shape[1]:
+            received += self.mean_G[:, block, None] / self.view.tile
         dH = (1 - gamma) * self.dY[:, a:b]
         inner = T.tril(-1) if self.view.drop else T
         G_i = solve_tile(inner, received + torch.bmm(T.mT, dH), gamma, self.tiles.I, True)
@@ -240,27 +288,33 @@ class TilesAdjoint:
             own = gamma[..., 0] * (G_i * self.Z[:, a:b]).sum(-1)
             dA[:, :, before:].diagonal(dim1=1, dim2=2).sub_(own)
         # the row's sum, if all of the row is here: near γ = 1, W·H differs by much rounding
-        delta = ((W * H) if far else (dA * P)).sum(-1, keepdim=True)
+        delta = ((W * self.hops(slice(a, b))) if far else (dA * P)).sum(-1, keepdim=True)
+        if self._dgamma is not None:
+            self._dgamma += self._dgamma_of(a, b, T)
         dS = dA.sub_(delta).mul_(P)
         self.dq[:, a:b] = torch.bmm(dS, seen_k).mul_(self.scale)
         seen_dk = torch.bmm(dS.mT, q).mul_(self.scale)
         self.mean_dk[:, :means] += seen_dk[:, :means]
         self.dk[:, keys] += seen_dk[:, means:]
-        return W, delta
+        return delta
 
     def finish(self) -> None:
         """What keys receive through the means of their tiles."""
-        if self.mean_dk.shape[1]:
-            whole = self.mean_dk.shape[1] * self.view.tile
-            each = self.mean_dk.repeat_interleave(self.view.tile, 1)
-            self.dk[:, :whole] += each / self.view.tile
+        if blocks := self.mean_dk.shape[1]:
+            whole = self.dk[:, : blocks * self.view.tile].unflatten(1, (blocks, self.view.tile))
+            whole += self.mean_dk.unsqueeze(2) / self.view.tile
 
-    def dgamma(self, needed: bool) -> Tensor:
-        """dγ = <G, Z's hops> - <dY, H>, summed to γ's shape, where it is needed."""
-        if not needed:
-            return no_dgamma(self.gamma)
-        hops = self.H - self.A_tt * self.Z if self.view.drop else self.H
-        return (self.G * hops - self.dY * self.H).sum_to_size(self.gamma.shape)
+    def dgamma(self) -> Tensor:
+        """dγ of the steps so far, where it is needed."""
+        return no_dgamma(self.gamma) if self._dgamma is None else self._dgamma
+
+    def _dgamma_of(self, a: int, b: int, T: Tensor) -> Tensor:
+        """<G, Z's hops> - <dY, H> of rows a to b, summed to γ's shape."""
+        H = hops = self.hops(slice(a, b))
+        if self.view.drop:
+            hops = H - T.diagonal(dim1=1, dim2=2).unsqueeze(-1) * self.Z[:, a:b]
+        each = self.G[:, a:b] * hops - self.dY[:, a:b] * H
+        return each.sum_to_size(self.gamma.shape)
 
 
 def forward(
@@ -277,9 +331,11 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """Y (B, n, d_v) and what `kept` is for."""
     view = View(tile, window, near, pool, drop)
-    tiles = Tiles(view, new_memory(view, k, v), gamma, scale)
-    H, (lse,) = torch.empty_like(v), kept(q, k, v, gamma, scale, tile, window, near, pool, drop)
-    for a, b in view.tiles(0, q.shape[1]):
+    memory = new_memory(view, k, v)
+    tiles = Tiles(view, memory, gamma, scale)
+    H, (lse,) = v.new_empty(v.shape), kept(q, k, v, drop)
+    for a, b in view.runs(0, q.shape[1]):
+        memory.make_room(view, a, b, k)
         H[:, a:b] = tiles.step(q[:, a:b], v[:, a:b], a, b, lse=lse[:, a:b] if drop else None)
     return H.mul_(1 - gamma), lse
 
@@ -302,12 +358,12 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and γ."""
     view = View(tile, window, near, pool, drop)
-    v, H = (v, Y / (1 - gamma)) if drop else from_first(v, Y, gamma)
-    adjoint = TilesAdjoint(view, q, k, v, gamma, scale, H, lse, dY)
-    for a, b in reversed(list(view.tiles(0, q.shape[1]))):
+    first = 0.0 if drop else v[:, :1]
+    adjoint = TilesAdjoint(view, q, k, v, gamma, scale, Y, first, lse, dY, gamma_needed)
+    for a, b in reversed(list(view.runs(0, q.shape[1]))):
         adjoint.step(a, b)
     adjoint.finish()
-    return adjoint.dq, adjoint.dk, adjoint.G, adjoint.dgamma(gamma_needed)
+    return adjoint.dq, adjoint.dk, adjoint.G, adjoint.dgamma()
 
 
 def kept(q: Tensor, k: Tensor, v: Tensor, *options: object) -> tuple[Tensor]:
@@ -332,7 +388,8 @@ def tiled(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, view: Vi
 
 
 def new_memory(view: View, k: Tensor, v: Tensor) -> Memory:
-    """All keys, and room for what is solved."""
+    """All keys, and room for what is solved and still seen."""
     mean_k = view.pooled(k)
     mean_Z = v.new_empty(*mean_k.shape[:2], v.shape[-1])
-    return Memory(k, torch.empty_like(v), mean_k, mean_Z)
+    room = v.new_empty(v.shape[0], min(v.shape[1], STRETCH * view.span), v.shape[2])
+    return Memory(k, room, mean_k, mean_Z)

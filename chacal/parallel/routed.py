@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from chacal.ops.routing import Far, FarAdjoint, Routing
+from chacal.ops.routing import Far, FarAdjoint, Groups, Routing
 from chacal.ops.tiled import Memory, Tiles, View
 from chacal.parallel.chunk import Chunk, Shape
 from chacal.parallel.schedule import Message, Program, Task
@@ -298,9 +298,7 @@ class RoutedBackward(Tiled):
         k, Z = self.before()
         before = k.shape[1]
         close = behind(view, c, k, Z, self.dY)
-        far = FarAdjoint(
-            close.q, close.tiles.memory.k, c.v.shape[2], c.scale, tile, self.chosen(), close.lse
-        )
+        far = FarAdjoint(close, Groups(self.chosen(), tile))
         for rank, x in self.received.items():
             if x.numel():
                 dk, G = x.split([c.shape.d, c.shape.d_v], -1)
@@ -310,14 +308,12 @@ class RoutedBackward(Tiled):
         for a, b in reversed(list(view.tiles(before, before + c.q.shape[1]))):
             if b - a == tile:
                 far.pull(a // tile, close.Z[:, a:b], close.G[:, a:b], close.dk[:, a:b])
-            far.W[:, a:b], delta = close.step(a, b, far=True)
-            far.delta[:, a:b] = delta[..., 0]
+            far.delta[:, a:b] = close.step(a, b, far=True)[..., 0]
         for J in range(self.choice.before):
             at = slice(J * tile, (J + 1) * tile)
             far.pull(J, close.Z[:, at], close.G[:, at], close.dk[:, at])
         self.sent = self.tiles(torch.cat([close.dk[:, :before], close.G[:, :before]], -1))
         self.dq, self.dk, self.dv, self.dgamma = own_gradients(close, before)
-        self.dq = self.dq + far.dq[:, before:]
 
     def send(self, message: Message) -> Tensor:
         """See `State`."""

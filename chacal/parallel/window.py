@@ -240,14 +240,11 @@ def behind(view: View, c: Chunk, k: Tensor, Z: Tensor, dY: Tensor) -> TilesAdjoi
 
     return TilesAdjoint(
         view, padded(c.q), torch.cat([k, c.k], 1), torch.cat([Z, c.values()], 1), c.gamma, c.scale,
-        padded(c.hops()), padded(c.lse, torch.inf), padded(dY),
+        padded(c.Y - c.first), 0.0, padded(c.lse, torch.inf), padded(dY), True,
     )  # fmt: skip
 
 
 def own_gradients(adjoint: TilesAdjoint, before: int) -> Sequence[Tensor]:
     """dq, dk, dv and dγ of the rows behind the first `before`."""
-    dq, dk, G, H, dY = (
-        x[:, before:] for x in (adjoint.dq, adjoint.dk, adjoint.G, adjoint.H, adjoint.dY)
-    )
-    hops = H - (adjoint.A_tt * adjoint.Z)[:, before:] if adjoint.view.drop else H
-    return dq, dk, G, (G * hops - dY * H).sum_to_size(adjoint.gamma.shape)
+    dq, dk, G = (x[:, before:] for x in (adjoint.dq, adjoint.dk, adjoint.G))
+    return dq, dk, G, adjoint.dgamma()

@@ -8,7 +8,16 @@ from functools import partial
 
 import pytest
 
-from chacal.bench.timing import Timed, over_runs, processor, repeat, together
+from chacal.bench import timing
+from chacal.bench.timing import (
+    Timed,
+    interleave,
+    over_runs,
+    processor,
+    repeat,
+    stopwatch,
+    together,
+)
 
 EPYC = """processor\t: 0
 vendor_id\t: AuthenticAMD
@@ -96,6 +105,50 @@ def test_a_processor_is_told_from_others_of_its_name(tmp_path, text, name):
 
 def test_a_processor_has_a_name_without_proc(tmp_path):
     assert processor(tmp_path / "none")
+
+
+def test_growth_over_runs():
+    made = over_runs([Timed(operator="x", seconds=1.0, ratios=(), rounds=1, growths=(g,))
+                      for g in (1.4, 1.1, 1.2)])  # fmt: skip
+    assert (made.growth, made.growths) == (1.2, (1.4, 1.1, 1.2))
+    assert row().growth is None
+
+
+def test_a_long_call_needs_no_warming(monkeypatch):
+    monkeypatch.setattr(timing, "WARM", 0.0)
+    calls, told = [], []
+    found = interleave(
+        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2,
+        tell=lambda name, seconds: told.append(name),
+    )  # fmt: skip
+    assert calls == told == ["a", "b", "a", "b"]
+    monkeypatch.setattr(timing, "WARM", 1e9)
+    found |= interleave({"c": lambda: calls.append("c")}, 2)
+    assert calls[4:] == ["c"] * 3
+    assert all(len(timing.seconds) == 2 for timing in found.values())
+
+
+def test_the_processors_clock_does_not_count_waiting():
+    assert stopwatch("cpu", "cpu")(lambda: time.sleep(0.2)) < 0.1
+    assert stopwatch("cpu")(lambda: time.sleep(0.2)) >= 0.2
+    with pytest.raises(ValueError, match=r"^clock is 'sun'; expected one of wall, cpu$"):
+        stopwatch("cpu", "sun")
+    with pytest.raises(ValueError, match=r"^clock is cpu on a card"):
+        stopwatch("cuda", "cpu")
+
+
+def test_lengths_in_turns_are_compared():
+    from chacal.bench import decode, ops
+
+    options = {"heads": 1, "width": 4, "rounds": 1, "growth": True}
+    for measure, name in ((ops.measure, "n"), (decode.measure, "context")):
+        rows = measure(["window@4"], [16, 64], **options)
+        assert [(getattr(x, name), x.operator) for x in rows] == [
+            (n, text) for n in (16, 64) for text in ("sdpa", "window@4")
+        ]
+        assert [x.growth for x in rows[:2]] == [1, 1]
+        per_token = [x.seconds / (getattr(x, name) if name == "n" else 1) for x in rows]
+        assert rows[3].growth == pytest.approx(per_token[3] / per_token[1])
 
 
 @pytest.mark.parametrize("backward", [False, True])

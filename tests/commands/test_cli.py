@@ -94,6 +94,7 @@ def one_line(done, *words):
         (["bench", "ops", "chacl"], ["chacl"]),
         (["bench", "ops", "--heads", "0"], ["heads is 0"]),
         (["bench", "ops", "--runs", "0"], ["runs is 0"]),
+        (["bench", "ops", "--budget", "0"], ["budget is 0.0; expected a positive number"]),
         (["bench", "decode", "--threads", "0"], ["threads is 0"]),
         (["track", "--file", "no-such-file"], ["no-such-file"]),
         (["reproduce", "tab:boxs"], ["tab:boxs", "tab:boxes"]),
@@ -213,6 +214,32 @@ def test_bench_over_runs_tells_the_median_and_the_range(tmp_path):
     assert f"1 thread(s) of {figures['machine']['cpu']}" in done.stdout
 
 
+def test_bench_compares_lengths_and_leaves_sdpa_out_of_its_budget(tmp_path):
+    out = tmp_path / "bench.json"
+    done = chacal("bench", "ops", "window@8", "-n", 64, "-n", 8192, "--heads", 1, "--width", 4,
+                  "--rounds", 1, "--mode", "forward", "--growth", "--clock", "cpu",
+                  "--budget", "1e-9", "--memory", "--json", out)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(out.read_text())
+    # so short a text is never too long for it
+    assert [(r["operator"], r["n"]) for r in figures["rows"]] == [
+        ("sdpa", 64), ("window@8", 64), ("window@8", 8192),
+    ]  # fmt: skip
+    assert figures["left_out"] == [{"operator": "sdpa", "n": 8192, "backward": False}]
+    assert "sdpa at n = 8192, forward: left out" in done.stdout
+    assert "longer than the 1e-09 s of --budget" in done.stdout
+    short, long = figures["rows"][1:]
+    assert short["growth"] == 1
+    assert long["ratio"] is None
+    assert long["growth"] == pytest.approx(long["per_token"] / short["per_token"])
+    assert figures["clock"] == "cpu"
+    assert "CPU time" in done.stdout
+    memory = figures["memory"][-1]
+    assert memory["tensors"] == 4 * 8192 * 4 * 4
+    assert not memory["backward"]
+    assert f"{memory['tensors'] / 2**20:,.0f} of it are q, k, v and Y" in done.stdout
+
+
 def test_bench_decode_prints_a_table_and_writes_json(tmp_path):
     out = tmp_path / "bench.json"
     done = chacal("bench", "decode", "chacal", "window@8", "stock", "-n", 256, "-n", 512, "--heads",
@@ -228,6 +255,8 @@ def test_bench_decode_prints_a_table_and_writes_json(tmp_path):
     assert kept["chacal", 256] == kept["sdpa", 256] == kept["stock", 256] == 256 * 2 * 2 * 8 * 4
     assert kept["window@8", 512] == kept["window@8", 256] < kept["chacal", 256] / 2
     assert "x sdpa" in done.stdout
+    # ordinary attention does not read: its keys and values are put there
+    assert all((r["reading"] is None) == (r["operator"] in ("sdpa", "stock")) for r in rows)
     done = chacal("bench", "decode", "block/3")
     assert (done.returncode, done.stdout) == (2, "")
     assert "block/3 cannot decode" in done.stderr

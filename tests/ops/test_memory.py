@@ -103,6 +103,26 @@ def test_linear_operators_grow_linearly(text):
     assert watched(text, 3).peak < 2.2 * watched(text, 3, n=N // 2).peak
 
 
+def beyond(text: str, n: int) -> int:
+    """Bytes at most alive beside inputs, Y, its gradient and theirs; two heads of 64."""
+    *inputs, dY = leaves(*(torch.randn(2, n, 64) for _ in range(4)))
+    with Watch() as watch:
+        torch.autograd.grad(chacal.parse_operator(text)(*inputs), inputs, dY.detach())
+    # the watch sees views of the four that are given; four more are made
+    return watch.peak - 2 * sum(x.numel() * x.element_size() for x in (*inputs, dY))
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    # a log-sum-exp; four means of 64 for every 32 rows; a chosen tile and places in groups, of
+    # which the numbers are twice as long
+    [("window@32", 1), ("window@32,diagonal=drop", 1), ("pooled@32", 9), ("routed@32", 8)],
+)
+def test_nothing_as_long_as_the_inputs_is_held_beside_outputs_and_gradients(text, numbers):
+    # of two lengths, the longer one's excess: what does not grow is of no interest
+    assert beyond(text, 8192) - beyond(text, 4096) <= 4096 * 2 * 4 * numbers
+
+
 def test_exact_chacal_saves_its_inputs_output_and_one_number_a_row():
     inputs = leaves(*draw_qkv(1, n=N, d=4, d_v=3))
     with Watch() as watch:

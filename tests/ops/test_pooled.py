@@ -121,3 +121,18 @@ def test_identities(m, near):
 def test_bad_sizes_are_named(name, value, least):
     with pytest.raises(ValueError, match=f"{name} is {value}.*whole number of at least {least}"):
         chacal.pooled_resolvent_attention(*draw_qkv(n=3), **{name: value})
+
+
+@pytest.mark.parametrize("near", [0, 1])
+@pytest.mark.parametrize("d_v", [3, 2])
+def test_a_block_longer_than_what_is_solved_at_once(near, d_v):
+    inputs = leaves(*draw_qkv(2, n=470, d_v=d_v), torch.tensor([0.4, 0.9]).double())
+    q, k, v, gamma = inputs
+    ours = chacal.pooled_resolvent_attention(q, k, v, gamma=gamma, block_size=150, near=near)
+    theirs = dense(q, k, v, gamma[:, None, None], 150, near)
+    assert far(ours, theirs) < EXACT
+    weights = draw(2, 470, d_v, seed=9)
+    grads = torch.autograd.grad((ours * weights).sum(), inputs)
+    expected = torch.autograd.grad((theirs * weights).sum(), inputs)
+    for a, b in zip(grads, expected, strict=True):
+        assert far(a, b) < EXACT * max(1, float(b.abs().max()))

@@ -8,6 +8,9 @@ import torch
 from cases import EXACT, LEAF_CROSSING, draw, draw_gamma, draw_qkv, far, leaves
 
 import chacal
+from chacal.ops import routing
+from chacal.ops.routing import Routing, largest
+from chacal.ops.tiled import View
 
 
 def visible(q, k, m, near=1, routes=1, parts=1, score="mean"):
@@ -167,3 +170,59 @@ def test_parts_find_a_key_that_the_mean_hides():
 def test_an_unknown_score_is_named():
     with pytest.raises(ValueError, match="score is 'best'; expected one of 'mean', 'bound'"):
         chacal.routed_resolvent_attention(*draw_qkv(n=3), score="best")
+
+
+@pytest.mark.parametrize("width", [1, 5, 64, 65, 200, 255, 512, 1024])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_the_largest_and_their_places(width, count):
+    S = draw(2, 7, width)
+    found, where = largest(S.clone(), count)
+    assert found.shape[-1] == min(count, width)
+    assert torch.equal(found, S.sort(-1, descending=True).values[..., :count])
+    assert torch.equal(S.gather(-1, where), found)
+
+
+def chosen_at_once(q, k, tile, near, routing):
+    """The choice from all scores, as sets in order."""
+    n = q.shape[1]
+    whole = k[:, : n - n % tile].unflatten(1, (-1, tile))
+    S = torch.einsum("btd,bJpd->btJp", routing.query(q), routing.summary(whole)).amax(-1)
+    seen = torch.arange(S.shape[2]) < (torch.arange(n) // tile - near)[:, None]
+    best, tiles = S.masked_fill(~seen, -torch.inf).sort(-1, descending=True)
+    tiles = torch.where(best > -torch.inf, tiles, -1)[..., : routing.routes]
+    return tiles.sort(-1).values
+
+
+# more tiles than are scored at once: of 1,024, or of 16 in pieces of two sequences and five rows
+@pytest.mark.parametrize(("n", "pieces"), [(2100, {}), (181, {
+    "PIECE": 160, "CHOICE_ROWS": 5, "CHOICE_TILES": 16,
+})])  # fmt: skip
+@pytest.mark.parametrize(("tile", "near"), [(1, 0), (1, 2), (2, 1)])
+@pytest.mark.parametrize(("routes", "parts", "score"), [(1, 1, "mean"), (4, 2, "bound")])
+def test_a_choice_in_pieces_is_the_same(monkeypatch, n, pieces, tile, near, routes, parts, score):
+    for name, size in pieces.items():
+        monkeypatch.setattr(routing, name, size)
+    (q, k, _), how = draw_qkv(3, n=n), Routing(routes, parts, score)
+    view, summary = (
+        View(tile, near=near),
+        how.summary(k[:, : n - n % tile].unflatten(1, (-1, tile))),
+    )
+    chosen = how.choose(q, summary, view).sort(-1).values
+    assert torch.equal(chosen, chosen_at_once(q, k, tile, near, how))
+    last = how.choose(q[:, -3:], summary, view, n - 3).sort(-1).values
+    assert torch.equal(last, chosen[:, -3:])
+
+
+@pytest.mark.parametrize("near", [0, 1])
+@pytest.mark.parametrize("d_v", [3, 2])
+def test_a_tile_longer_than_what_is_solved_at_once(near, d_v):
+    inputs = leaves(*draw_qkv(2, n=640, d_v=d_v), torch.tensor([0.4, 0.9]).double())
+    q, k, v, gamma = inputs
+    ours = chacal.routed_resolvent_attention(q, k, v, gamma=gamma, block_size=150, near=near)
+    theirs = dense(q, k, v, gamma[:, None, None], m=150, near=near)
+    assert far(ours, theirs) < EXACT
+    weights = draw(2, 640, d_v, seed=9)
+    grads = torch.autograd.grad((ours * weights).sum(), inputs)
+    expected = torch.autograd.grad((theirs * weights).sum(), inputs)
+    for a, b in zip(grads, expected, strict=True):
+        assert far(a, b) < EXACT * max(1, float(b.abs().max()))

@@ -112,3 +112,19 @@ def test_a_bad_window_is_named(window):
 def test_unknown_diagonal_is_named():
     with pytest.raises(ValueError, match=r"diagonal is 'none'.*'keep', 'drop'"):
         chacal.window_resolvent_attention(*draw_qkv(n=3), diagonal="none")
+
+
+# Z is held for eight times what a tile sees: 296 rows here, so that it moves twice
+@pytest.mark.parametrize("diagonal", ["keep", "drop"])
+@pytest.mark.parametrize("d_v", [3, 2])  # where d_v is d, dq takes the place of Z
+def test_rows_far_behind_what_is_held(diagonal, d_v):
+    inputs = leaves(*draw_qkv(2, n=701, d_v=d_v), torch.tensor([0.4, 0.9]).double())
+    q, k, v, gamma = inputs
+    ours = chacal.window_resolvent_attention(q, k, v, gamma=gamma, window=5, diagonal=diagonal)
+    theirs = dense(q, k, v, gamma[:, None, None], 5, diagonal)
+    assert far(ours, theirs) < EXACT
+    weights = draw(2, 701, d_v, seed=9)
+    grads = torch.autograd.grad((ours * weights).sum(), inputs)
+    expected = torch.autograd.grad((theirs * weights).sum(), inputs)
+    for a, b in zip(grads, expected, strict=True):
+        assert far(a, b) < EXACT * max(1, float(b.abs().max()))
