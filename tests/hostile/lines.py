@@ -114,6 +114,9 @@ def _value(parameter: click.Parameter) -> st.SearchStrategy[str]:
         own = st.sampled_from([*map(str, kind.choices), "", "x"])
     elif isinstance(kind, click.Path) or name in ("data", "init") or "file" in name:
         own = st.sampled_from(PLACES)
+    elif name == "threads":
+        # each takes 72 MiB of addresses, which the child has little of, and hardly any memory
+        return st.integers(-2, 4).map(str) | st.sampled_from(["1025", "9" * 20, "", "x"])
     elif "int" in kind.name:
         own = st.sampled_from(WHOLE) | st.integers(-5, 40).map(str)
     elif "float" in kind.name:
