@@ -6,6 +6,7 @@ import socket
 import webbrowser
 from collections.abc import Callable
 
+from chacal._echo import shown
 from chacal._extras import install
 
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
@@ -37,9 +38,10 @@ def serve(host: str, port: int, browser: bool, say: Callable[[str], None]) -> No
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, port))
-        except OSError as error:
+        except (OSError, TypeError, UnicodeError) as error:  # the latter: no host can be called so
+            why = getattr(error, "strerror", None) or str(error)
             raise ValueError(
-                f"cannot listen at {host}, port {port}: {error.strerror}; expected a free port "
+                f"cannot listen at {shown(host)}, port {port}: {why}; expected a free port "
                 f"(--port 0 takes any) of an address of this machine"
             ) from None
         anywhere = host in ("0.0.0.0", "::")

@@ -33,6 +33,7 @@ LINES = [
             "2",
         )
     ),
+    Line(("play", "--host", "\x80")),
     # Ctrl-C waited for the processes to end by themselves
     Line(("bench", "context", "--heads", "2", "--width", "8", "--rounds", "1")),
 ]
