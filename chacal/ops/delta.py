@@ -23,7 +23,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chacal.ops.attend import softmax_lse
 from chacal.ops.inputs import check_choice, check_qkv, may_read, over_heads, run
 from chacal.ops.library import Operation, no_dgamma
 from chacal.ops.streaming import (
@@ -32,8 +31,6 @@ from chacal.ops.streaming import (
     Rows,
     row_sums,
     solve_tile,
-    tile_scores,
-    tile_weights,
 )
 
 READS = ("queries", "keys")
@@ -146,16 +143,16 @@ class DeltaRows(Rows):
         beta: Tensor,
         scale: float,
         Z: Tensor | None = None,
+        alone: bool = False,
     ) -> None:
         """As `Rows`; `beta` (B, r, 1) is of the new rows."""
-        super().__init__(q, k, v, -beta, scale, Z=Z)
+        super().__init__(q, k, v, -beta, scale, Z=Z, alone=alone)
         self.bias = strict_bias(self.bias)
 
-    def _leaf(self, a: int, b: int) -> None:
-        """A diagonal tile, by forward substitution."""
+    def _leaf(self, a: int, b: int, T: Tensor, lse: Tensor) -> None:
+        """A diagonal tile, whose own softmax is T, by forward substitution."""
         own = slice(self.past + a, self.past + b)
         H, before, gamma = self.H[:, a:b], self.lse[:, a:b], self.gamma[:, a:b]
-        T, lse = softmax_lse(tile_scores(self.q[:, a:b], self.k[:, own], self.scale, self.bias))
         share = torch.sigmoid(lse - before).unsqueeze(-1)
         share[:, 0] = 0  # nothing of the tile is before its first row
         lse[:, 0] = -torch.inf
@@ -184,12 +181,11 @@ class DeltaAdjoint(Adjoint):
         super().__init__(q, k, v, -beta, scale, False, H, lse, du)
         self.bias = strict_bias(self.bias)
 
-    def _leaf(self, a: int, b: int) -> None:
-        """A diagonal tile, by backward substitution."""
+    def _leaf(self, a: int, b: int, T: Tensor) -> None:
+        """A diagonal tile, whose weights are T, by backward substitution."""
         q, k, Z, H, du, gamma = (
             x[:, a:b] for x in (self.q, self.k, self.Z, self.H, self.dY, self.gamma)
         )
-        T = tile_weights(q, k, self.scale, self.bias, self.lse[:, a:b])
         T[:, 0] = 0
         G = solve_tile(T, self.G[:, a:b] + du, gamma, self.I, True)
         W = gamma * G
@@ -217,7 +213,7 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """u (B, n, d_v), the rows' log-sum-exps, and H = A' u."""
-    rows = DeltaRows(q, k, v, beta, scale)
+    rows = DeltaRows(q, k, v, beta, scale, alone=True)
     rows.solve(0, q.shape[1])
     return rows.Z, rows.lse, rows.H
 

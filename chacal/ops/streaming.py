@@ -8,8 +8,8 @@ by halving:
 
 The middle step is a square of ordinary attention, where almost all the work is, and goes to the
 fastest kernel there is (`attend.py`). What remains are small tiles on the diagonal, solved by
-forward substitution. The parts of a row's softmax that come from different squares are joined by
-their log-sum-exps. Nothing n x n is held.
+forward substitution; their scores need no Z and are made many tiles at once. The parts of a row's
+softmax that come from different squares are joined by their log-sum-exps. Nothing n x n is held.
 
 The backward pass is the transposed system, solved in the opposite order. With
 G = dL/dV and W = (1-γ) dY + γ G:
@@ -37,6 +37,9 @@ from chacal.ops.weights import causal_bias
 
 LEAF = 64
 """Rows of a diagonal tile, about; 64 to 128 were the fastest on CPUs."""
+
+SPAN = 1 << 17
+"""Weights of diagonal tiles that are made at once: fewer calls, while a core's cache takes them."""
 
 
 def resolvent_attention(
@@ -82,7 +85,7 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, drop: bool
 ) -> tuple[Tensor, Tensor]:
     """Y (B, n, d_v) and the rows' log-sum-exps."""
-    rows = Rows(q, k, v, gamma, scale, drop)
+    rows = Rows(q, k, v, gamma, scale, drop, alone=True)
     rows.solve(0, q.shape[1])
     return rows.H.mul_(1 - gamma), rows.lse
 
@@ -136,36 +139,54 @@ class Rows:
         drop: bool = False,
         Z: Tensor | None = None,
         leaf: int | None = None,
+        alone: bool = False,
     ) -> None:
         """Rows q (B, r, d) and v (B, r, d_v) are the last r of the keys k (B, n, d).
 
         `Z` (B, n, d_v) holds the solved values of the n - r rows before them. `leaf` is the size
-        of diagonal tiles, if not what suits all rows.
+        of diagonal tiles, if not what suits all rows. `alone` says that rows see these keys only,
+        the first of them first: what they see of it is then written, not joined to nothing.
         """
         self.q, self.k, self.v = q, k, v
         self.gamma, self.scale, self.drop = gamma, scale, drop
         self.past = k.shape[1] - q.shape[1]
         self.Z = torch.empty_like(v) if Z is None else Z
-        self.H = torch.zeros_like(v)
-        self.lse = q.new_full(q.shape[:2], -torch.inf)
+        self.H, self.lse, self.alone = torch.empty_like(v), q.new_empty(q.shape[:2]), alone
+        if not alone:
+            self._forget(0, q.shape[1])
         self.leaf = leaf or leaf_size(q.shape[1])
+        self.span = max(self.leaf, SPAN // (self.leaf * max(1, q.shape[0])))
         self.bias = causal_bias(self.leaf, self.leaf, q)
         self.I = torch.eye(self.leaf, dtype=q.dtype, device=q.device)
 
-    def solve(self, a: int, b: int) -> None:
+    def _forget(self, a: int, b: int) -> None:
+        """Rows a to b have seen nothing."""
+        self.H[:, a:b] = 0
+        self.lse[:, a:b] = -torch.inf
+
+    def solve(self, a: int, b: int, diagonal: Diagonal | None = None) -> None:
         """Rows a to b, of which all keys before row a are already in H and lse."""
-        if b - a <= self.leaf:
-            self._leaf(a, b)
+        if diagonal is None and b - a <= self.span:
+            k = self.k[:, self.past + a : self.past + b]
+            diagonal = Diagonal(self.q[:, a:b], k, self.scale, self.bias, a)
+        if diagonal is not None and b - a <= self.leaf:
+            if self.alone and self.past + a == 0:
+                self._forget(a, b)
+            self._leaf(a, b, *diagonal.tile(a, b))
             return
         middle = halve(a, b, self.leaf)
-        self.solve(a, middle)
+        self.solve(a, middle, diagonal)
         self.see(middle, b, self.past + a, self.past + middle)
-        self.solve(middle, b)
+        self.solve(middle, b, diagonal)
 
     def see(self, a: int, b: int, first: int, last: int) -> None:
         """Rows a to b attend to keys first to last, all solved."""
         k, Z = self.k[:, first:last], self.Z[:, first:last]
-        self.join(a, b, *attend(self.q[:, a:b], k, Z, self.scale))
+        out, lse = attend(self.q[:, a:b], k, Z, self.scale)
+        if self.alone and first == 0:
+            self.H[:, a:b], self.lse[:, a:b] = out, lse
+        else:
+            self.join(a, b, out, lse)
 
     def join(self, a: int, b: int, out: Tensor, lse: Tensor) -> None:
         """What rows a to b have of other keys: softmax over those alone, times Z, and its
@@ -175,11 +196,9 @@ class Rows:
         self.H[:, a:b].lerp_(out, torch.sigmoid(lse - before).unsqueeze(-1))
         torch.logaddexp(before, lse, out=before)
 
-    def _leaf(self, a: int, b: int) -> None:
-        """A diagonal tile, by forward substitution."""
-        q, k, v = self.q[:, a:b], self.k[:, self.past + a : self.past + b], self.v[:, a:b]
-        H, before = self.H[:, a:b], self.lse[:, a:b]
-        T, lse = softmax_lse(tile_scores(q, k, self.scale, self.bias))
+    def _leaf(self, a: int, b: int, T: Tensor, lse: Tensor) -> None:
+        """A diagonal tile, whose own softmax is T, by forward substitution."""
+        v, H, before = self.v[:, a:b], self.H[:, a:b], self.lse[:, a:b]
         share = torch.sigmoid(lse - before).unsqueeze(-1)
         T.mul_(share)
         H.addcmul_(H, share, value=-1)
@@ -188,6 +207,33 @@ class Rows:
         Z = solve_tile(inner, torch.addcmul(v, H, self.gamma), self.gamma, self.I)
         self.Z[:, self.past + a : self.past + b] = Z
         H.baddbmm_(T, Z)
+
+
+class Diagonal:
+    """The softmax of diagonal tiles over their own keys, which needs no Z: of many in one call."""
+
+    def __init__(self, q: Tensor, k: Tensor, scale: float, bias: Tensor, first: int) -> None:
+        """Tiles, of the size of `bias`, of rows q (B, r, d) and keys k from row `first` on."""
+        B, r, d = q.shape
+        self.first, self.leaf = first, min(r, bias.shape[0])
+        if ragged := -r % self.leaf:
+            q, k = (torch.nn.functional.pad(x, (0, 0, 0, ragged)) for x in (q, k))
+        tiles = q.shape[1] // self.leaf
+        q, k = (x.reshape(B * tiles, self.leaf, d) for x in (q, k))
+        T, lse = softmax_lse(tile_scores(q, k, scale, bias))
+        self.T = T.view(B, tiles, self.leaf, self.leaf)
+        self.lse = lse.view(B, tiles * self.leaf)
+
+    def tile(self, a: int, b: int) -> tuple[Tensor, Tensor]:
+        """T (B, b - a, b - a) of rows a to b, a tile, and their log-sum-exps."""
+        at, r = a - self.first, b - a
+        return self.T[:, at // self.leaf, :r, :r], self.lse[:, at : at + r]
+
+    def of_whole_rows(self, lse: Tensor) -> None:
+        """T as a part of the softmax of whole rows, of which `lse` (B, r) are log-sum-exps."""
+        r = lse.shape[1]
+        share = (self.lse[:, :r] - lse).exp_().unsqueeze(-1)
+        self.T.flatten(1, 2)[:, :r].mul_(share)
 
 
 class Adjoint:
@@ -227,18 +273,22 @@ class Adjoint:
         self.G, self.W = torch.zeros_like(v), torch.empty_like(v)
         self.dq, self.dk = torch.zeros_like(q), torch.zeros_like(k)
         self.leaf = leaf or leaf_size(q.shape[1])
+        self.span = max(self.leaf, SPAN // (self.leaf * max(1, q.shape[0])))
         self.bias = causal_bias(self.leaf, self.leaf, q)
         self.I = torch.eye(self.leaf, dtype=q.dtype, device=q.device)
 
-    def solve(self, a: int, b: int) -> None:
+    def solve(self, a: int, b: int, diagonal: Diagonal | None = None) -> None:
         """Rows a to b, to which all rows after b have sent their share."""
-        if b - a <= self.leaf:
-            self._leaf(a, b)
+        if diagonal is None and b - a <= self.span:
+            diagonal = Diagonal(self.q[:, a:b], self.k[:, a:b], self.scale, self.bias, a)
+            diagonal.of_whole_rows(self.lse[:, a:b])
+        if diagonal is not None and b - a <= self.leaf:
+            self._leaf(a, b, diagonal.tile(a, b)[0])
             return
         middle = halve(a, b, self.leaf)
-        self.solve(middle, b)
+        self.solve(middle, b, diagonal)
         self.send(middle, b, a, middle)
-        self.solve(a, middle)
+        self.solve(a, middle, diagonal)
 
     def send(self, a: int, b: int, first: int, last: int) -> None:
         """Rows a to b, solved, send their gradients to rows first to last."""
@@ -256,10 +306,9 @@ class Adjoint:
         self.dk[:, first:last] += dk
         self.G[:, first:last] += sent
 
-    def _leaf(self, a: int, b: int) -> None:
-        """A diagonal tile, by backward substitution."""
+    def _leaf(self, a: int, b: int, T: Tensor) -> None:
+        """A diagonal tile, whose weights are T, by backward substitution."""
         q, k, Z, H, dY = (x[:, a:b] for x in (self.q, self.k, self.Z, self.H, self.dY))
-        T = tile_weights(q, k, self.scale, self.bias, self.lse[:, a:b])
         inner = T.tril(-1) if self.drop else T
         dH = (1 - self.gamma) * dY
         G = solve_tile(inner, self.G[:, a:b] + torch.bmm(T.mT, dH), self.gamma, self.I, True)
@@ -301,12 +350,6 @@ def tile_scores(q: Tensor, k: Tensor, scale: float, bias: Tensor) -> Tensor:
     """(B, r, r) scores of a diagonal tile, -inf above the diagonal."""
     r = q.shape[1]
     return torch.baddbmm(bias[:r, :r], q, k.mT, alpha=scale)
-
-
-def tile_weights(q: Tensor, k: Tensor, scale: float, bias: Tensor, lse: Tensor) -> Tensor:
-    """(B, r, r) attention weights of a diagonal tile, given its rows' log-sum-exps."""
-    T, own = softmax_lse(tile_scores(q, k, scale, bias))
-    return T.mul_((own - lse).exp_().unsqueeze(-1))
 
 
 def solve_tile(

@@ -6,6 +6,7 @@ import torch
 from cases import EXACT, LEAF_CROSSING, draw, draw_qkv, far, leaves
 
 import chacal
+from chacal.ops import streaming
 
 
 def oracle(q, k, v, gamma, diagonal="keep", scale=None):
@@ -119,6 +120,22 @@ def test_gradients_across_tiles(diagonal, d_v, n):
     expected = torch.autograd.grad((theirs * weights).sum(), inputs)
     for a, b in zip(grads, expected, strict=True):
         assert far(a, b) < EXACT * max(1, float(b.abs().max()))
+
+
+@pytest.mark.parametrize("text", ["chacal", "chacal,diagonal=drop", "delta", "block@100"])
+@pytest.mark.parametrize("span", [0, 2 * 72 * 160])
+def test_how_many_tiles_are_weighed_at_once_does_not_matter(text, span, monkeypatch):
+    operator, inputs = chacal.parse_operator(text), leaves(*draw_qkv(2, n=430))
+    weights = draw(2, 430, 3, seed=9)
+
+    def results():
+        Y = operator(*inputs)
+        return Y, *torch.autograd.grad((Y * weights).sum(), inputs)
+
+    expected = results()  # all at once; then each by itself, or a few
+    monkeypatch.setattr(streaming, "SPAN", span)
+    for a, b in zip(results(), expected, strict=True):
+        assert far(a, b) < EXACT
 
 
 def test_gradients_of_only_some_inputs():
