@@ -84,7 +84,7 @@ class Routing:
             most = (first + at.stop - 1) // view.tile - near
             if most < 1:
                 continue
-            # a few more, which no row sees yet, so that they can be halved
+            # a few more, which no row sees yet, so that `largest` can fold them
             most = min(-(-most // DEPTH) * DEPTH, summary.shape[1])
             t = torch.arange(first + at.start, first + at.stop, device=q.device)
             far_tiles = t // view.tile - near
@@ -122,7 +122,8 @@ def largest(S: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """(..., count) largest of the last dimension, where there are so many, and their places."""
     width = S.shape[-1]
     if count == 1 and width >= 32 * DEPTH and width % DEPTH == 0:
-        # the best of every DEPTH is one fast pass; what is slow, to tell where, is for the rest
+        # the best of every DEPTH takes one fast pass; to tell where it is, which is slow, is for
+        # what is left
         S = S.unflatten(-1, (DEPTH, width // DEPTH))
         column = S.amax(-2).max(-1, keepdim=True).indices
         found, row = S.gather(-1, column.unsqueeze(-2).expand(*S.shape[:-1], 1)).max(-2)
