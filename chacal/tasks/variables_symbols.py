@@ -54,7 +54,9 @@ class VariableSymbols(Task):
     """Chains of assignments as symbols: what is the value at the end of a name's chain?"""
 
     n: int = option(128, "tokens of a text; of a training text, at most")
-    min_n: int | None = option(None, "fewest tokens of a training text; none: 64, or what the questions need")
+    min_n: int | None = option(
+        None, "fewest tokens of a training text; none: 64, or what the questions need"
+    )
     statements: int | None = option(
         None,
         "assignments of a text, if noise leaves room for so many, and noise the rest; none: all "

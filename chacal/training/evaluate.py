@@ -255,9 +255,18 @@ def token_losses(scores: Tensor, targets: Tensor) -> Tensor:
 
 
 def load_run(
-    path: str | Path, *, operators: tuple[str, ...] | None = None
+    path: str | Path,
+    *,
+    operators: tuple[str, ...] | None = None,
+    qk_norm: float | None = None,
 ) -> tuple[Any, RunFolder]:
-    """A trained model, optionally with other operators in its layers (the weights fit any)."""
+    """A trained model, optionally with other operators in its layers (the weights fit any).
+
+    Args:
+        path: its folder.
+        operators: one for each layer; None for those of training.
+        qk_norm: temperature in all layers; None for that of training.
+    """
     run = RunFolder.open(path)
     config = run.config()
     if operators is not None:
@@ -267,6 +276,15 @@ def load_run(
                 f"one for each layer of {run.path}"
             )
         config = dataclasses.replace(config, model=config.model.with_operators(operators))
+    if qk_norm is not None:
+        if getattr(config.model, "qk_norm", None) is None:
+            raise ValueError(
+                f"qk_norm is {qk_norm}; expected a run that was trained with QK-norm, and "
+                f"{run.path} was not"
+            )
+        config = dataclasses.replace(
+            config, model=dataclasses.replace(config.model, qk_norm=qk_norm)
+        )
     check_evaluation(config)
     model = config.build(weights=False)
     load_weights(model, run.best)
