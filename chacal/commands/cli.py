@@ -116,6 +116,8 @@ cli.add_command(bench)
 @click.option("--operator", help=f"Swap this operator into the last layer: {OPERATOR_HELP}.")
 @click.option("--operators", help="Swap in an operator for each layer.")
 @click.option("--top-k", type=int, help="Prune each row of A to its largest entries.")
+@click.option("--qk-norm", type=float, help="Another temperature of QK-norm, in all layers: longer "
+              "texts than those of training need a higher one.")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE",
               help="Change a field of the task, as in min_updates=10; repeatable.")  # fmt: skip
 @click.option("--borders", type=int, metavar="J", help="Count exact match also by how many borders "

@@ -42,6 +42,7 @@ class Evaluation:
         operators: swapped in for the trained ones; empty to keep them.
         look: whether the attention is measured and drawn too (`look.py`).
         settings: fields of the task that are other than in training, as in "window=512".
+        qk_norm: temperature of QK-norm in all layers, if it is another than in training.
         free: whether answers are generated, as `training/evaluate.py` has it where operators see
             later tokens. It decides nothing; it tells such figures from older ones, which were not.
     """
@@ -53,6 +54,7 @@ class Evaluation:
     look: bool = False
     settings: tuple[str, ...] = added(())
     free: bool = added(False)
+    qk_norm: float | None = added(None)
 
     @property
     def id(self) -> str:

@@ -115,7 +115,11 @@ def time_cells(name: str, cells: Sequence[Cell[Any]], out: Path, *, seed: int, r
 
 def _pass(cell: Cell[Any], folder: Path) -> Callable[[], None]:
     """One pass of a trained model over its test set."""
-    model, _ = load_run(folder, operators=cell.evaluation.operators or None)
+    model, _ = load_run(
+        folder,
+        operators=cell.evaluation.operators or None,
+        qk_norm=cell.evaluation.qk_norm,
+    )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return lambda: _scores(model.to(device), _batches(cell), device)
 

@@ -126,7 +126,9 @@ def _measured(folder: Path) -> list[Evaluation]:
 
 
 def _measure(folder: Path, evaluation: Evaluation) -> None:
-    model, run = load_run(folder, operators=evaluation.operators or None)
+    model, run = load_run(
+        folder, operators=evaluation.operators or None, qk_norm=evaluation.qk_norm
+    )
     config = run.config()
     task = config.task
     if evaluation.divisor and isinstance(task, Boxes):

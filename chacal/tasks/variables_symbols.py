@@ -12,9 +12,11 @@ The sign comes first, so that two neighbours that are names are always a name an
 A layer that sees each token and the one before it can then bind the two without any position, at
 any length; `x = y` in this order would need to tell which of two neighbours came first.
 
-Training holds at one hop until a name can be looked up, then hops grow. It asks after every
-assignment too (`trace`): at c in `= a c` the answer is what c has, the same look-up as a question
-for c, so that with one hop every second assignment teaches it and with none hardly anything would.
+Training holds at one hop and short texts until a name can be looked up; then both grow together.
+It asks after every assignment too (`trace`): at c in `= a c` the answer is what c has, the same
+look-up as a question for c, so that with one hop every second assignment teaches it and with none
+hardly anything would. While chains are short, more of them are told at a time: with two chains the
+answer is one of the last two values told, and to guess between them is learned long before names.
 
 Everything is drawn by whole arrays: a text of 131,072 tokens takes a small part of a second.
 """
@@ -52,17 +54,20 @@ class VariableSymbols(Task):
     """Chains of assignments as symbols: what is the value at the end of a name's chain?"""
 
     n: int = option(128, "tokens of a text; of a training text, at most")
-    min_n: int | None = option(None, "fewest tokens of a training text; none: a quarter of n")
+    min_n: int | None = option(
+        None, "fewest tokens of a training text; none: 64, or what the questions need"
+    )
     statements: int | None = option(
         None,
-        "assignments of a text, whatever is left being noise; none: what noise leaves room for",
+        "assignments of a text, if noise leaves room for so many, and noise the rest; none: all "
+        "that it leaves room for",
     )
-    noise: float = option(0.25, "share of the tokens before the questions that are noise")
+    noise: float = option(0.25, "least share of the tokens before the questions that is noise")
     noise_kind: str = option(
         "symbols",
         "filler: one symbol; symbols: any of 8; assignments: of names that no question leads to",
     )
-    chains: int = option(3, "chains that are told at a time, interleaved")
+    chains: int = option(3, "chains that are told at a time, interleaved; in training, at least")
     hops: int = option(8, "most hops of a chain, which then begins at a new value")
     min_hops: int = option(0, "fewest hops of a question of the valid and test splits")
     questions: int = option(8, "names that are asked for; every number of hops is as likely")
@@ -70,10 +75,14 @@ class VariableSymbols(Task):
     values: int = option(8, "different values")
     trace: bool = option(True, "training: ask after every assignment too, for the name it gives")
     curriculum_hold: int = option(
-        300, "training steps with one hop at most: looking a name up is all there is to learn"
+        300,
+        "training steps with one hop and 2 min_n tokens at most: looking a name up is all there is "
+        "to learn",
     )
     curriculum_steps: int = option(
-        50, "training steps until one hop more, from then on; 0: no curriculum"
+        50,
+        "training steps until one hop more, from then on, the longest text growing with them to "
+        "n; 0: no curriculum",
     )
 
     name: ClassVar[str] = "variables-symbols"
@@ -111,16 +120,14 @@ class VariableSymbols(Task):
         return 1 + 2 * STATEMENT + QUESTION * self.questions
 
     def _room(self, n: int) -> int:
-        """Most statements of a text of n tokens."""
-        return (n - 1 - QUESTION * self.questions) // STATEMENT
+        """Most statements of a text of n tokens: what noise leaves room for."""
+        body = n - 1 - QUESTION * self.questions
+        return max(2, round(body * (1 - self.noise)) // STATEMENT)
 
     def _parts(self, n: int) -> tuple[int, int, int, int]:
         """Tokens before the questions, statements, those that are noise, and noise symbols."""
         body = n - 1 - QUESTION * self.questions
-        if self.statements is None:
-            told = max(2, round(body * (1 - self.noise)) // STATEMENT)
-        else:
-            told = min(self.statements, self._room(n))
+        told = self._room(n) if self.statements is None else min(self.statements, self._room(n))
         spare = body - STATEMENT * told
         others = spare // STATEMENT if self.noise_kind == "assignments" else 0
         return body, told, others, spare - STATEMENT * others
@@ -148,16 +155,15 @@ class VariableSymbols(Task):
         """Fresh texts, all of one length; no two splits share the first two names of a text."""
         check_split(split)
         rng = stream("variables-symbols", split, seed, step)
-        n, hops, least = self.n, self.hops, self.min_hops
+        n, hops, least, chains = self.n, self.hops, self.min_hops, self.chains
         if split == "train":
-            least = 0
-            few = max(self._fewest, n // 4) if self.min_n is None else self.min_n
-            n = few + int(rng.random_sample() * (n - few + 1))
-            if self.curriculum_steps:
-                risen = max(0, step - self.curriculum_hold) // self.curriculum_steps
-                hops = min(hops, 1 + risen)
+            least, few = 0, self._few
+            hops, most = self._risen(step)
+            # log-uniform: as many texts of 64 to 128 tokens as of 512 to 1,024, which cost more
+            n = int(few * ((most + 1) / few) ** rng.random_sample())
+            chains = max(chains, self._parts(n)[1] // (hops + 1))
         body, told, others, _ = self._parts(n)
-        source, depth, value = _chains(rng, size, told, self.chains, hops, self.values)
+        source, depth, value = _chains(rng, size, told, chains, hops, self.values)
         names = _names(rng, size, self.names, split)[:, : told + others]
         first_name = self._first_value + self.values
         rows = np.arange(size)[:, None]
@@ -181,6 +187,20 @@ class VariableSymbols(Task):
         if split == "train" and self.trace:
             targets[rows, starts[:, :told] + 2] = value
         return Batch(tokens, targets, {"hops": np.where(there, depth[rows, asked], -1)})
+
+    @property
+    def _few(self) -> int:
+        """Fewest tokens of a training text."""
+        return min(self.n, max(self._fewest, 64)) if self.min_n is None else self.min_n
+
+    def _risen(self, step: int) -> tuple[int, int]:
+        """Most hops and most tokens of a training text at a step."""
+        if not self.curriculum_steps:
+            return self.hops, self.n
+        risen = max(0, step - self.curriculum_hold) // self.curriculum_steps
+        short = min(self.n, 2 * self._few)
+        share = min(1.0, risen / max(1, self.hops - 1))
+        return min(self.hops, 1 + risen), round(short * (self.n / short) ** share)
 
     def _noise(self, rng: np.random.RandomState, shape: tuple[int, ...]) -> np.ndarray:
         """Symbols that say nothing."""

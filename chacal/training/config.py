@@ -251,9 +251,10 @@ def defaults(task: str) -> tuple[ModelConfig, TrainConfig]:
         )
     if task == "variables-symbols":
         return ModelConfig(
-            operators=("local@2", "chacal"), positions="none", heads=2, embed_std=1.0
+            operators=("local@2", "chacal,gamma=learn:0.2"), positions="none", heads=2,
+            mlp_ratio=1.0, embed_std=1.0,
         ), TrainConfig(
-            steps=1200, batch_size=32, lr=2e-3, warmup=50, schedule="linear", decay=0.3,
+            steps=1200, batch_size=16, lr=2e-3, warmup=50, schedule="linear", decay=0.3,
         )  # fmt: skip
     if task == "noise":
         return ModelConfig(operators=("chacal", "chacal"), width=64), TrainConfig(

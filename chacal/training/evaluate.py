@@ -20,7 +20,7 @@ from chacal.tasks import Task
 from chacal.tasks.base import IGNORE, Totals, group_of
 from chacal.tasks.stored import sample
 from chacal.training.checkpoint import load_weights
-from chacal.training.config import RunConfig
+from chacal.training.config import ModelConfig, RunConfig
 from chacal.training.distributed import Group
 from chacal.training.memory import check_evaluation
 from chacal.training.runs import RunFolder
@@ -300,9 +300,18 @@ def token_losses(scores: Tensor, targets: Tensor) -> Tensor:
 
 
 def load_run(
-    path: str | Path, *, operators: tuple[str, ...] | None = None
+    path: str | Path,
+    *,
+    operators: tuple[str, ...] | None = None,
+    qk_norm: float | None = None,
 ) -> tuple[Any, RunFolder]:
-    """A trained model, optionally with other operators in its layers (the weights fit any)."""
+    """A trained model, optionally with other operators in its layers (the weights fit any).
+
+    Args:
+        path: its folder.
+        operators: one for each layer; None for those of training.
+        qk_norm: temperature in all layers; None for that of training.
+    """
     run = RunFolder.open(path)
     config = run.config()
     if operators is not None:
@@ -312,6 +321,15 @@ def load_run(
                 f"one for each layer of {run.path}"
             )
         config = dataclasses.replace(config, model=config.model.with_operators(operators))
+    if qk_norm is not None:
+        if not isinstance(config.model, ModelConfig) or config.model.qk_norm is None:
+            raise ValueError(
+                f"qk_norm is {qk_norm}; expected a run that was trained with QK-norm, and "
+                f"{run.path} was not"
+            )
+        config = dataclasses.replace(
+            config, model=dataclasses.replace(config.model, qk_norm=qk_norm)
+        )
     check_evaluation(config)
     model = config.build(weights=False)
     load_weights(model, run.best)

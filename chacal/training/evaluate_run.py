@@ -30,6 +30,7 @@ def evaluate_run(
     operator: str | None = None,
     operators: str | None = None,
     top_k: int | None = None,
+    qk_norm: float | None = None,
     settings: tuple[str, ...] = (),
     borders: int | None = None,
     threads: int = 1,
@@ -46,6 +47,7 @@ def evaluate_run(
         operator: an operator for the last layer, instead of the trained one.
         operators: an operator for every layer, as in "dense,block/3".
         top_k: prune A to this many entries a row, in every layer whose operator can.
+        qk_norm: temperature of QK-norm in all layers, instead of the trained one.
         settings: fields of the task to change, as in "min_updates=10".
         borders: count exact match also by how many borders of blocks of n // borders the needed
             chains cross (Boxes).
@@ -71,8 +73,8 @@ def evaluate_run(
         texts = [str(op) for op in parse_operators(operators)]
     if top_k is not None:
         texts = [_pruned(text, top_k) for text in texts]
-    if texts != [str(op) for op in model.operators]:
-        model, folder = load_run(run, operators=tuple(texts))
+    if texts != [str(op) for op in model.operators] or qk_norm is not None:
+        model, folder = load_run(run, operators=tuple(texts), qk_norm=qk_norm)
     config = folder.config()
     trained = config.task
     task = override(trained, dict(setting(text) for text in settings))

@@ -128,7 +128,7 @@ def test_deep_questions_only_where_wanted():
 
 
 def test_training_holds_at_one_hop_and_then_rises():
-    task = VariableSymbols(curriculum_hold=10, curriculum_steps=5, hops=4)
+    task = VariableSymbols(min_n=128, curriculum_hold=10, curriculum_steps=5, hops=4)
     deepest = [int(task.batch("train", 0, step, 64).info["hops"].max()) for step in range(40)]
     assert deepest[:15] == [1] * 15
     assert deepest[15:] == [min(4, 2 + (step - 15) // 5) for step in range(15, 40)]
@@ -136,12 +136,39 @@ def test_training_holds_at_one_hop_and_then_rises():
     assert free.batch("train", 0, 0, 64).info["hops"].max() == 4
 
 
-def test_training_lengths_vary_and_a_batch_has_one():
-    task = VariableSymbols(n=256, min_n=64, names=128)
-    lengths = [task.batch("train", 0, step, 1).tokens.shape[1] for step in range(200)]
-    assert min(lengths) < 80
-    assert max(lengths) > 240
-    assert all(64 <= n <= 256 for n in lengths)
+def test_training_lengths_vary_and_grow_with_the_hops():
+    task = VariableSymbols(n=512, min_n=64, names=128, hops=3, curriculum_hold=200,
+                           curriculum_steps=200)  # fmt: skip
+    lengths = [task.batch("train", 0, step, 1).tokens.shape[1] for step in range(800)]
+    for begin, most in ((0, 128), (400, 256), (600, 512)):
+        there = lengths[begin : begin + 200]
+        assert min(there) < 70
+        assert 0.9 * most < max(there) <= most
+    # as many of 64 to 128 tokens as of 256 to 512
+    assert 0.2 < np.mean([n < 128 for n in lengths[600:]]) < 0.46
+    assert 0.2 < np.mean([n > 256 for n in lengths[600:]]) < 0.46
+
+
+def test_short_training_texts_have_noise_too():
+    task = VariableSymbols(n=1024, min_n=64, statements=100, names=128, curriculum_steps=0)
+    for step in range(20):
+        tokens = task.batch("train", 0, step, 1).tokens
+        given, _, noise = read(task.show(tokens[0]))
+        assert len(given) <= 100
+        assert len(noise) >= 0.24 * (len(tokens[0]) - 17)
+
+
+def test_training_tells_more_chains_at_a_time_while_they_are_short():
+    task = VariableSymbols(n=256, min_n=256, names=128, chains=2, hops=16, curriculum_hold=10)
+    given = [read(task.show(text))[0] for text in task.batch("train", 0, 0, 8).tokens]
+    # a chain of two is told in two of 59 assignments, with others between them
+    apart = [
+        list(told).index(name) - list(told).index(source)
+        for told in given
+        for name, source in told.items()
+        if source.startswith("x")
+    ]
+    assert np.median(apart) > 10
 
 
 def test_one_seed_the_same_bytes():
@@ -204,7 +231,7 @@ def test_131072_tokens():
         ({"noise": 1.0}, r"noise=1.0: expected a share in \[0, 1\)"),
         ({"noise": -0.1}, "noise=-0.1"),
         ({"noise_kind": "words"}, "noise_kind='words': expected one of filler, symbols"),
-        ({"statements": 38}, r"statements=38: expected an integer in 2\.\.37"),
+        ({"statements": 38}, r"statements=38: expected an integer in 2\.\.27"),
         ({"names": 20}, "names=20: a text of n=128 tokens gives 27 names"),
         ({"names": 8}, "names=8: expected an integer at least 16"),
         ({"min_hops": 9}, r"min_hops=9: expected an integer in 0\.\.8"),

@@ -10,8 +10,17 @@ from torch import nn
 from chacal.nn import Transformer
 from chacal.operators import parse_operator
 from chacal.tasks import IGNORE, Boxes, Labelled, PaddedBoxes, Variables
+from chacal.training.config import ModelConfig, RunConfig, TrainConfig
 from chacal.training.distributed import Group
-from chacal.training.evaluate import compute_scores, decode_freely, decode_on, evaluate
+from chacal.training.evaluate import (
+    compute_scores,
+    decode_freely,
+    decode_on,
+    evaluate,
+    load_run,
+)
+from chacal.training.evaluate_run import evaluate_run
+from chacal.training.loop import train
 
 ALONE = Group(0, 1, torch.device("cpu"))
 TASK = Boxes(boxes=3, objects=12, updates=4)
@@ -274,3 +283,26 @@ def test_a_stop_is_heard_after_each_token_of_an_answer():
     with pytest.raises(Enough):
         evaluate(leaky, TASK, **options, report=report)
     assert heard == [(0, 40)] * 3
+
+
+def test_a_run_is_measured_at_another_temperature(tmp_path):
+    task = Boxes(boxes=3, objects=12, updates=2)
+    few = TrainConfig(steps=1, batch_size=4, eval_examples=4, test_examples=4)
+    for name, qk_norm in (("normed", 2.0), ("plain", None)):
+        model = ModelConfig(operators=("chacal",), width=16, heads=2, qk_norm=qk_norm)
+        train(RunConfig(task=task, model=model, train=few), tmp_path / name, quiet=True)
+    tokens = torch.from_numpy(task.batch("test", 0, 0, 4).tokens)
+    as_trained, same, other = (
+        load_run(tmp_path / "normed", qk_norm=qk_norm)[0](tokens) for qk_norm in (None, 2.0, 4.0)
+    )
+    assert torch.equal(as_trained, same)
+    assert not torch.allclose(as_trained, other)
+    losses = [
+        evaluate_run(tmp_path / "normed", examples=8, qk_norm=qk_norm, quiet=True)["metrics"][
+            "loss"
+        ]
+        for qk_norm in (None, 2.0, 4.0)
+    ]
+    assert losses[0] == losses[1] != losses[2]
+    with pytest.raises(ValueError, match=r"qk_norm is 4\.0; expected a run that"):
+        load_run(tmp_path / "plain", qk_norm=4.0)
