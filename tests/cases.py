@@ -46,6 +46,7 @@ CAUSAL = [
     "routed@2,near=0,routes=2",
     "routed@2,parts=2,score=bound",
     "routed@1,near=2,routes=2,score=bound",
+    "routed@3,near=0,parts=2,score=keys",
     "pattern",
     "pattern,offsets=squares,gamma=0.5",
     "pattern,offsets=2+5",

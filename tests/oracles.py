@@ -176,8 +176,24 @@ def pooled_matrix(q: Tensor, k: Tensor, m: int, near: int, scale: float | None =
     return L + W @ P
 
 
+def standing_out(keys: Tensor, count: int) -> list[Tensor]:
+    """Keys of a tile, each time the one farthest from their mean and from those already taken.
+
+    A distance counts the less the later the key is, by a thousandth at most: two keys are equally
+    far from their mean.
+    """
+    centres = [keys.mean(0)]
+    for _ in range(min(count, len(keys))):
+        gaps = [min(float(((key - c) ** 2).sum()) for c in centres) for key in keys]
+        gaps = [gap * (1 - 1e-3 * s / len(keys)) for s, gap in enumerate(gaps)]
+        centres.append(keys[gaps.index(max(gaps))])
+    return centres[1:]
+
+
 def tile_score(query: Tensor, keys: Tensor, parts: int, score: str) -> float:
     """How a tile's keys (m, d) look to a query (d,): the best of its parts."""
+    if score == "keys":
+        return max(float(query @ key) for key in standing_out(keys, parts))
     parts = min(parts, len(keys))
     if parts > 1:
         # the first parts are one key longer where the keys cannot be shared out evenly

@@ -139,8 +139,8 @@ class FixedRouted(FixedState):
         self.parts = min(self.routing.parts, tile)
         self.k = self._room(self.key_heads, self.tiles * tile, self.d)
         self.Z = self._room(self.heads, self.tiles * tile, self.d_v)
-        width = self.d if self.routing.score == "mean" else 2 * self.d
-        self.summary = self._room(self.key_heads, self.tiles, self.parts * width)
+        width = self.parts * self.routing.width(self.d)
+        self.summary = self._room(self.key_heads, self.tiles, width)
 
     def step(
         self, q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, t: Tensor

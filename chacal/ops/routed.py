@@ -63,7 +63,8 @@ def routed_resolvent_attention(
         routes: earlier tiles that a row chooses, each head for itself.
         parts: a tile is scored by the best of so many parts of it; more find single keys better.
         score: "mean" is q · mean key of a part; "bound" the largest q·k that the range of its
-            keys, channel by channel, allows.
+            keys, channel by channel, allows; "keys" the largest q·k of so many keys of the tile as
+            there are parts, those that stand out from the rest.
         scale: multiplies q·k; None is 1/√d.
         mask: (batch, n) boolean, True for real tokens.
         cu_seqlens: (sequences + 1,) where packed sequences begin, and n; none sees another.

@@ -18,7 +18,7 @@ from torch import Tensor
 from chacal.ops.attend import PIECE, attend, softmax_lse
 from chacal.ops.tiled import TilesAdjoint, View
 
-SCORES = ("mean", "bound")
+SCORES = ("mean", "bound", "keys")
 
 CARD_PIECE = 1 << 26
 """Scores that a card makes at a time: it has no use for pieces that fit into a small cache."""
@@ -28,6 +28,9 @@ CHOICE_ROWS = 256
 
 CHOICE_TILES = 1024
 """Tiles among which they choose at a time, and more where there are fewer rows."""
+
+ABOUT = 1e-3
+"""The share by which distances may differ that count as equal: more than rounding makes of them."""
 
 DEPTH = 16
 """Tiles of which the best is taken first, where a row chooses one of many."""
@@ -41,7 +44,8 @@ class Routing:
         routes: tiles that a row chooses, per head, where there are so many.
         parts: a tile is scored by the best of so many parts of it.
         score: "mean" is q · (mean key of a part); "bound" the largest q·k that keys within the
-            part's least and greatest value of each channel could have.
+            part's least and greatest value of each channel could have; "keys" the largest q·k of
+            so many of the tile's own keys as there are parts, those that stand out.
     """
 
     routes: int
@@ -50,6 +54,8 @@ class Routing:
 
     def summary(self, k: Tensor) -> Tensor:
         """(B, tiles, tile, d) keys -> (B, tiles, parts, d or 2d), to be multiplied with `query`."""
+        if self.score == "keys":
+            return outstanding(k, min(self.parts, k.shape[2]))
         # parts may differ in size by one key
         return torch.stack([self._summary(part) for part in self._split(k)], 2)
 
@@ -61,9 +67,13 @@ class Routing:
             return k.mean(2)
         return torch.cat([k.amax(2), k.amin(2)], -1)
 
+    def width(self, d: int) -> int:
+        """Numbers of a part's summary, for keys of d."""
+        return 2 * d if self.score == "bound" else d
+
     def query(self, q: Tensor) -> Tensor:
         """(B, r, d) queries -> (B, r, d or 2d)."""
-        if self.score == "mean":
+        if self.score != "bound":
             return q
         # a positive channel gains most from the greatest key, a negative one from the least
         return torch.cat([q.clamp(min=0), q.clamp(max=0)], -1)
@@ -116,6 +126,29 @@ class Routing:
         for part in range(1, summary.shape[2]):
             S = torch.maximum(S, torch.bmm(q, summary[:, :, part].mT))
         return S
+
+
+def outstanding(k: Tensor, count: int) -> Tensor:
+    """(B, tiles, tile, d) -> (B, tiles, count, d): of each tile, keys that stand out from the rest.
+
+    Each time the one that is farthest from their mean and from all that are taken, of two that are
+    about as far the earlier. So many keys that are much alike, as those of filling words, take no
+    place from the few that differ.
+    """
+    B, tiles, tile, d = k.shape
+    k = k.reshape(-1, tile, d)
+    squares = torch.linalg.vecdot(k, k)
+    earlier = 1 - ABOUT / tile * torch.arange(tile, dtype=k.dtype, device=k.device)
+    gap = torch.full_like(squares, torch.inf)
+    centre = k.mean(1, keepdim=True)
+    taken = []
+    for _ in range(count):
+        # |k - c|², without a difference for every channel
+        away = squares - 2 * torch.bmm(k, centre.mT)[..., 0] + centre.square().sum(-1)
+        gap = torch.minimum(gap, away)
+        centre = k.gather(1, (gap * earlier).argmax(1)[:, None, None].expand(-1, 1, d))
+        taken.append(centre)
+    return torch.cat(taken, 1).view(B, tiles, count, d)
 
 
 def largest(S: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -22,9 +22,14 @@ def visible(q, k, m, near=1, routes=1, parts=1, score="mean"):
     whole = n // m
     far_tiles = torch.arange(whole) < tile[:, None] - near
     keys = k[..., : whole * m, :].unflatten(-2, (whole, m))
+    if score == "keys":
+        picked = torch.stack(
+            [torch.stack(oracles.standing_out(x, parts)) for x in keys.reshape(-1, m, k.shape[-1])]
+        ).view(*keys.shape[:-2], -1, k.shape[-1])  # fmt: skip
+        keys = picked
     each = []
     for part in keys.tensor_split(min(parts, m), -2):
-        if score == "mean":
+        if score != "bound":
             each.append(q @ part.mean(-2).mT)
         else:
             each.append((q[..., :, None, None, :] * part.unsqueeze(-4)).amax(-2).sum(-1))
@@ -46,7 +51,10 @@ def dense(q, k, v, gamma, **options):
 @pytest.mark.parametrize("m", [1, 2, 3, 8, 50])
 @pytest.mark.parametrize("near", [0, 1, 2])
 @pytest.mark.parametrize("routes", [1, 2, 5])
-@pytest.mark.parametrize(("parts", "score"), [(1, "mean"), (1, "bound"), (3, "mean"), (2, "bound")])
+@pytest.mark.parametrize(
+    ("parts", "score"),
+    [(1, "mean"), (1, "bound"), (3, "mean"), (2, "bound"), (1, "keys"), (3, "keys")],
+)
 def test_forward(n, m, near, routes, parts, score):
     q, k, v = draw_qkv(1, n=n, d_v=2)
     Y = chacal.routed_resolvent_attention(
@@ -78,7 +86,7 @@ def test_the_default_tile_is_about_the_root_of_n(n, m):
 
 @pytest.mark.parametrize(("m", "near"), [(1, 0), (2, 0), (2, 1), (3, 0), (9, 1)])
 @pytest.mark.parametrize("routes", [1, 2])
-@pytest.mark.parametrize("score", ["mean", "bound"])
+@pytest.mark.parametrize("score", ["mean", "bound", "keys"])
 def test_gradcheck(m, near, routes, score):
     inputs = leaves(*draw_qkv(2, n=9, d=2, d_v=3), torch.tensor([0.4, 0.9]).double())
 
@@ -92,7 +100,7 @@ def test_gradcheck(m, near, routes, score):
 
 # tiles that many rows choose and tiles that none does; groups that are full and that are not
 @pytest.mark.parametrize(("m", "near", "routes"), [(16, 0, 1), (8, 1, 2), (13, 1, 1), (5, 0, 4)])
-@pytest.mark.parametrize(("parts", "score"), [(1, "mean"), (3, "mean"), (2, "bound")])
+@pytest.mark.parametrize(("parts", "score"), [(1, "mean"), (3, "mean"), (2, "bound"), (2, "keys")])
 @pytest.mark.parametrize("d_v", [3, 5])
 def test_gradients_across_tiles(m, near, routes, parts, score, d_v):
     inputs = leaves(*draw_qkv(2, n=LEAF_CROSSING, d_v=d_v), torch.tensor([0.4, 0.9]).double())
@@ -106,6 +114,31 @@ def test_gradients_across_tiles(m, near, routes, parts, score, d_v):
     expected = torch.autograd.grad((theirs * weights).sum(), inputs)
     for a, b in zip(grads, expected, strict=True):
         assert far(a, b) < EXACT * max(1, float(b.abs().max()))
+
+
+def test_keys_among_many_that_are_alike_are_found():
+    """As names among filling words: a mean hides them, a bound mistakes others for them."""
+    n, m, d, each = 330, 16, 8, 3
+    whole = n // m
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(whole * each + 1, d, generator=generator)
+    names, filler = torch.nn.functional.normalize(drawn, dim=-1).split([whole * each, 1])
+    k = filler.repeat(n, 1)
+    for tile in range(whole):
+        places = torch.randperm(m, generator=generator)[:each]
+        k[tile * m + places] = names[tile * each : (tile + 1) * each]
+    t = torch.arange(2 * m, n)
+    asked = (torch.rand(len(t), generator=generator) * (t // m) * each).long()
+    q = torch.zeros(n, d).index_copy(0, t, 20 * names[asked])
+
+    def found(parts, score):
+        rule = Routing(1, parts, score)
+        summary = rule.summary(k[: whole * m].unflatten(0, (-1, m))[None])
+        chosen = rule.choose(q[None], summary, View(m, near=0))[0, t, 0]
+        return float((chosen == asked // each).float().mean())
+
+    assert found(each, "keys") == 1
+    assert max(found(each, "mean"), found(each, "bound")) < 0.9
 
 
 def test_one_tile_that_every_row_chooses():
@@ -168,7 +201,9 @@ def test_parts_find_a_key_that_the_mean_hides():
 
 
 def test_an_unknown_score_is_named():
-    with pytest.raises(ValueError, match="score is 'best'; expected one of 'mean', 'bound'"):
+    with pytest.raises(
+        ValueError, match="score is 'best'; expected one of 'mean', 'bound', 'keys'"
+    ):
         chacal.routed_resolvent_attention(*draw_qkv(n=3), score="best")
 
 
