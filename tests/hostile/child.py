@@ -178,7 +178,8 @@ def _limit() -> None:
 
 def _wait(pid: int, patience: float) -> int | None:
     """The exit code; what the command started is ended with it."""
-    started, asked, pause = time.monotonic(), False, 0.001
+    started, pause = time.monotonic(), 0.001
+    ask = patience  # when to interrupt it, and again: an interrupt can be `LOST`
     try:
         while True:
             ended, status = os.waitpid(pid, os.WNOHANG)
@@ -189,9 +190,9 @@ def _wait(pid: int, patience: float) -> int | None:
                 os.killpg(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
                 return None
-            if passed > patience and not asked:
+            if passed > ask:
                 os.kill(pid, signal.SIGINT)
-                asked = True
+                ask += MERCY / 2
             time.sleep(pause)
             pause = min(2 * pause, 0.02)
     finally:
