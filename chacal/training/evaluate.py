@@ -20,7 +20,7 @@ from chacal.tasks import Task
 from chacal.tasks.base import IGNORE, Totals, group_of
 from chacal.tasks.stored import sample
 from chacal.training.checkpoint import load_weights
-from chacal.training.config import RunConfig
+from chacal.training.config import ModelConfig, RunConfig
 from chacal.training.distributed import Group
 from chacal.training.memory import check_evaluation
 from chacal.training.runs import RunFolder
@@ -277,7 +277,7 @@ def load_run(
             )
         config = dataclasses.replace(config, model=config.model.with_operators(operators))
     if qk_norm is not None:
-        if getattr(config.model, "qk_norm", None) is None:
+        if not isinstance(config.model, ModelConfig) or config.model.qk_norm is None:
             raise ValueError(
                 f"qk_norm is {qk_norm}; expected a run that was trained with QK-norm, and "
                 f"{run.path} was not"
