@@ -45,6 +45,10 @@ NOISE = ("filler", "symbols", "assignments")
 START, IS, ASK, FILLER = range(4)
 """What every vocabulary begins with; FILLER is the first noise symbol."""
 
+FILLERS = 8
+FIRST_VALUE = FILLER + FILLERS
+"""The same for every kind of noise, so that a model is asked with another than it has learned."""
+
 STATEMENT, QUESTION = 3, 2
 """Tokens of each."""
 
@@ -133,13 +137,9 @@ class VariableSymbols(Task):
         return body, told, others, spare - STATEMENT * others
 
     @property
-    def _first_value(self) -> int:
-        return FILLER + (1 if self.noise_kind == "filler" else 8)
-
-    @property
     def vocab_size(self) -> int:
         """Signs, noise, values and names."""
-        return self._first_value + self.values + self.names
+        return FIRST_VALUE + self.values + self.names
 
     @property
     def num_classes(self) -> int:
@@ -165,9 +165,9 @@ class VariableSymbols(Task):
         body, told, others, _ = self._parts(n)
         source, depth, value = _chains(rng, size, told, chains, hops, self.values)
         names = _names(rng, size, self.names, split)[:, : told + others]
-        first_name = self._first_value + self.values
+        first_name = FIRST_VALUE + self.values
         rows = np.arange(size)[:, None]
-        given = np.where(depth == 0, self._first_value + value, first_name + names[rows, source])
+        given = np.where(depth == 0, FIRST_VALUE + value, first_name + names[rows, source])
         starts, fillers = self._places(rng, size, n)
         tokens = np.full((size, n), START, dtype=np.int64)
         tokens[rows, fillers] = self._noise(rng, fillers.shape)
@@ -204,7 +204,7 @@ class VariableSymbols(Task):
 
     def _noise(self, rng: np.random.RandomState, shape: tuple[int, ...]) -> np.ndarray:
         """Symbols that say nothing."""
-        many = self._first_value - FILLER
+        many = 1 if self.noise_kind == "filler" else FILLERS
         return FILLER + (rng.random_sample(shape) * many).astype(np.int64)
 
     def _places(
@@ -253,7 +253,7 @@ class VariableSymbols(Task):
 
     def show(self, tokens: np.ndarray) -> list[str]:
         """Signs as they are, noise as ~0, values as v0, names as x0."""
-        value, name = self._first_value, self._first_value + self.values
+        value, name = FIRST_VALUE, FIRST_VALUE + self.values
         return [
             f"x{t - name}" if t >= name
             else f"v{t - value}" if t >= value

@@ -157,7 +157,7 @@ class Row:
         return (FIRST, *[operator] * (self.depth - 1))
 
 
-ROUTED = f"routed@64,routes=2,parts=8,score=bound,{GAMMA}"
+ROUTED = f"routed@32,routes=4,parts=8,score=bound,{GAMMA}"
 WINDOW, POOLED, PATTERN = (f"{name},{GAMMA}" for name in ("window@64", "pooled@64", "pattern"))
 CHACAL = Row(name="ChaCAL", operator=f"chacal,{GAMMA}", quadratic=True)
 
