@@ -157,7 +157,10 @@ class Row:
         return (FIRST, *[operator] * (self.depth - 1))
 
 
-ROUTED = f"routed@32,routes=4,parts=8,score=bound,{GAMMA}"
+ROUTED = f"routed@64,routes=4,parts=16,score=keys,{GAMMA}"
+FAST = f"routed,parts=8,score=keys,{GAMMA}"
+"""Tiles of about √n, so that time is n^1.5: for long texts, in which names are rare."""
+BOUND = f"routed@32,routes=4,parts=8,score=bound,{GAMMA}"
 WINDOW, POOLED, PATTERN = (f"{name},{GAMMA}" for name in ("window@64", "pooled@64", "pattern"))
 CHACAL = Row(name="ChaCAL", operator=f"chacal,{GAMMA}", quadratic=True)
 
@@ -171,6 +174,8 @@ KINDS = (
     *(Row(name="Dense", operator="dense", depth=depth, quadratic=True) for depth in (2, 4, 8)),
     CHACAL,
     run_as("routed", ROUTED),
+    run_as("routed, tiles of √n", FAST),
+    run_as("routed by bounds", BOUND),
     run_as("window", WINDOW),
     run_as("pooled", POOLED),
     Row(name="Routed resolvent", operator=ROUTED),
