@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 from chacal._echo import shown
 from chacal.experiments.engines import Engine
 from chacal.experiments.gather import save_table
-from chacal.experiments.scales import SCALES, Given, Scale
+from chacal.experiments.scales import SCALES, Given
 from chacal.experiments.sweep import chosen, claim, run_table
-from chacal.experiments.table import Table
 from chacal.experiments.tables import TABLES
 from chacal.report.results import TableResult
 from chacal.training.runs import is_full
@@ -28,6 +26,7 @@ def reproduce(
     engine: Engine | None = None,
     out: Path,
     only: str = "",
+    times: bool = False,
     run: bool = True,
     given: Given | None = None,
     quiet: bool = False,
@@ -41,6 +40,7 @@ def reproduce(
         engine: what runs the cells; this process, one after another, unless given.
         out: folder of the scale's results.
         only: rows to run, by a part of their label; the others stay as they are.
+        times: whether the evaluations of these rows are timed, as without `only` all are.
         run: false to run nothing and write the table from what lies in the folder.
         given: data and models of the user's own, for the tables on text.
         quiet: show no progress.
@@ -59,7 +59,16 @@ def reproduce(
     if not 1 <= count <= MOST_SEEDS:
         raise ValueError(f"seeds is {count}; expected at least 1 and at most {MOST_SEEDS}")
     try:
-        return _make(table, sizes, out, seeds, count, engine, only, run, quiet)
+        if run:
+            return run_table(
+                table, sizes, out, seeds=range(count), engine=engine, only=only, times=times,
+                quiet=quiet,
+            )  # fmt: skip
+        if not (out / "scale.json").is_file():
+            raise ValueError(f"{out} holds no results; expected a folder of chacal reproduce")
+        claim(out, sizes.name)
+        chosen(table, sizes, only)
+        return save_table(table, sizes, out, seeds=range(seeds or 0), only=only)
     except OSError as error:
         if not is_full(error):
             raise
@@ -67,23 +76,3 @@ def reproduce(
             f"{error.filename or out} cannot be written: {error.strerror}; all that was written "
             f"before is kept (make room, and the same command goes on from there)"
         ) from None
-
-
-def _make(
-    table: Table[Any],
-    sizes: Scale,
-    out: Path,
-    seeds: int | None,
-    count: int,
-    engine: Engine | None,
-    only: str,
-    run: bool,
-    quiet: bool,
-) -> TableResult | None:
-    if not run:
-        if not (out / "scale.json").is_file():
-            raise ValueError(f"{out} holds no results; expected a folder of chacal reproduce")
-        claim(out, sizes.name)
-        chosen(table, sizes, only)
-        return save_table(table, sizes, out, seeds=range(seeds or 0), only=only)
-    return run_table(table, sizes, out, seeds=range(count), engine=engine, only=only, quiet=quiet)

@@ -47,6 +47,7 @@ def run_table(
     seeds: Sequence[int],
     engine: Engine | None = None,
     only: str = "",
+    times: bool = False,
     quiet: bool = False,
 ) -> TableResult | None:
     """Run what is left of a table, and return it as its file has it.
@@ -57,8 +58,8 @@ def run_table(
         out: the folder of its scale.
         seeds: of every cell.
         engine: what performs the jobs; this process unless given.
-        only: rows to run, by a part of their label; the others stay as they are, and nothing is
-            timed.
+        only: rows to run, by a part of their label; the others stay as they are.
+        times: whether the evaluations of these rows are timed, as without `only` all are.
         quiet: show no progress.
 
     Returns:
@@ -94,7 +95,7 @@ def run_table(
                     with alone(out / "costs", wait=True):  # two at once would time each other
                         show.ended(cost.id, _measure_cost(cost, out))
                     save()
-                if table.timed and not only:
+                if table.timed and (times or not only):
                     show.note("timing the evaluations, in turns")
                     time_cells(table.name, cells, out, seed=seeds[0], rounds=scale.rounds)
             except (Interrupted, KeyboardInterrupt):
