@@ -69,6 +69,9 @@ def test_only_some_rows(tmp_path):
     assert states(content) == {"dense": "not run", "ChaCAL": "done"}
     assert content.timing is None, "times wait for the whole table"
     assert not content.has_failures
+    timed = sweep(three, tmp_path / "s", seeds=(0,), only="ChaCAL", times=True, rounds=1)
+    assert timed.timing is not None, "or for being asked for"
+    assert [cell.row for cell in timed.cells if cell.seconds is not None] == ["ChaCAL"]
     with pytest.raises(ValueError, match=r"only is 'chacal'; expected a part of .*: dense; ChaCAL"):
         sweep(three, tmp_path / "s", only="chacal")
 
