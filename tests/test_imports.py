@@ -32,7 +32,7 @@ MAY_IMPORT = {
         "ops", "operators", "nn", "tasks", "training", "bench", "report", "_plain", "_files",
         "_orphans", "_memory", "_echo", "_extras", "_version",
     },
-    "play": {"operators", "nn", "tasks", "training", "_plain", "_extras"},
+    "play": {"operators", "nn", "tasks", "training", "_plain", "_extras", "_echo"},
     "commands": {
         "operators", "nn", "tasks", "training", "bench", "experiments", "report", "eval", "play",
         "_version", "_extras", "_memory", "_echo",
