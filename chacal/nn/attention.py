@@ -18,6 +18,8 @@ from chacal.nn.gamma import LearnedGamma
 from chacal.operators import Operator, parse_operator
 from chacal.parallel import current_part
 
+ROTARY_BASE = 10_000.0
+
 
 class Attention(nn.Module):
     """Causal multi-head self-attention with a chosen operator.
@@ -45,7 +47,7 @@ class Attention(nn.Module):
         *,
         qk_norm: float | None = None,
         rotary: bool = False,
-        rotary_base: float = 10_000.0,
+        rotary_base: float = ROTARY_BASE,
         dropout: float = 0.0,
         learn_gamma: bool = False,
     ) -> None:
@@ -61,6 +63,8 @@ class Attention(nn.Module):
         self.operator = parse_operator(operator) if isinstance(operator, str) else operator
         if learn_gamma and not self.operator.has_gamma:
             raise ValueError(f"learn_gamma with {self.operator}; expected a resolvent operator")
+        if not 1 <= rotary_base < math.inf:
+            raise ValueError(f"rotary_base is {rotary_base!r}; expected a number of at least 1")
         self.heads, self.rotary_base = heads, rotary_base
         self.qk_norm, self.rotary = qk_norm, rotary
         self.qkv = nn.Linear(width, 3 * width, bias=False)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from chacal.decoding.decoder import Decoder
-from chacal.nn.attention import Attention
+from chacal.nn.attention import ROTARY_BASE, Attention
 from chacal.operators import Operator, parse_operator
 from chacal.parallel import current_part
 
@@ -41,6 +41,7 @@ class Transformer(nn.Module):
         embed_std: how large an embedding's numbers are at first. Each sublayer adds numbers of
             about 1, so at 0.02 a token's own symbol is hardly there for the second layer; a model
             that must look names up by their symbols needs about 1 (docs/training.md).
+        rotary_base: the longest wavelength of rotary positions, over 2π.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Transformer(nn.Module):
         dropout: float = 0.0,
         learn_gamma: bool = False,
         embed_std: float = EMBED_STD,
+        rotary_base: float = ROTARY_BASE,
     ) -> None:
         super().__init__()
         if not embed_std > 0:
@@ -82,7 +84,8 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(
             Block(
                 width, heads, operator, mlp_ratio=mlp_ratio, qk_norm=qk_norm,
-                rotary=positions == "rotary", dropout=dropout, learn_gamma=learn_gamma,
+                rotary=positions == "rotary", rotary_base=rotary_base, dropout=dropout,
+                learn_gamma=learn_gamma,
             )
             for operator in operators
         )  # fmt: skip
@@ -156,6 +159,7 @@ class Block(nn.Module):
         mlp_ratio: float,
         qk_norm: float | None,
         rotary: bool,
+        rotary_base: float,
         dropout: float,
         learn_gamma: bool,
     ) -> None:
@@ -163,8 +167,8 @@ class Block(nn.Module):
         self.attention_norm = nn.LayerNorm(width)
         operator = parse_operator(operator) if isinstance(operator, str) else operator
         self.attention = Attention(
-            width, heads, operator, qk_norm=qk_norm, rotary=rotary, dropout=dropout,
-            learn_gamma=learn_gamma and operator.has_gamma,
+            width, heads, operator, qk_norm=qk_norm, rotary=rotary, rotary_base=rotary_base,
+            dropout=dropout, learn_gamma=learn_gamma and operator.has_gamma,
         )  # fmt: skip
         hidden = round(width * mlp_ratio)
         self.mlp = (

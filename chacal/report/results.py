@@ -46,6 +46,7 @@ class Metric:
 
 ACCURACY = Metric(name="accuracy", title="token accuracy (%)", share=True, digits=2)
 EXACT_MATCH = Metric(name="exact_match", title="exact match (%)", share=True, digits=2)
+BOX_ACCURACY = Metric(name="box_accuracy", title="boxes right (%)", share=True, digits=2)
 SECONDS = Metric(name="seconds", title="evaluation (s)", digits=3)
 LOSS = Metric(name="loss", title="loss (nats)")
 PERPLEXITY = Metric(name="perplexity", title="perplexity per token")

@@ -16,6 +16,7 @@ from typing import Any
 from chacal._echo import shown
 from chacal._plain import added, from_plain, to_plain
 from chacal.bench.timing import check_threads
+from chacal.nn.attention import ROTARY_BASE
 from chacal.nn.transformer import EMBED_STD, POSITIONS, Transformer
 from chacal.operators import former_text, parse_operator, spelled_out
 from chacal.tasks import TASKS, Task
@@ -45,6 +46,7 @@ class ModelConfig:
     dropout: float = option(0.0, "dropout on every sublayer's output")
     learn_gamma: bool = option(False, "learn γ per head")
     embed_std: float = added(EMBED_STD, help="how large the numbers of an embedding are at first")
+    rotary_base: float = added(ROTARY_BASE, help="longest wavelength of rotary positions, over 2π")
 
     def __post_init__(self) -> None:
         _refuse_infinite(self)
@@ -63,6 +65,8 @@ class ModelConfig:
             raise ValueError(f"dropout is {self.dropout}; expected a share in [0, 1)")
         if not self.embed_std > 0:
             raise ValueError(f"embed_std is {self.embed_std}; expected a positive number")
+        if not self.rotary_base >= 1:
+            raise ValueError(f"rotary_base is {self.rotary_base}; expected a number of at least 1")
 
     @property
     def pretrained(self) -> None:

@@ -154,13 +154,26 @@ def test_length_is_learned_short_and_asked_long_in_the_same_words():
         assert (task.vocab_size, task.statements) == (cell.run.task.vocab_size, 100)
         assert cell.run.task.n <= 1024
         assert cell.operators[0] == "local@2"
-        assert cell.run.model.positions == "none"
+        assert (cell.run.model.positions == "rotary") == bool(cell.row.rotary)
     longest = {cell.row.name for cell in cells if cell.row.n == 65536}
     assert {"ChaCAL", "Routed resolvent", "Window resolvent"} <= longest
     assert "Dense" not in longest
     assert {parse_operator(cell.operators[-1]).name for cell in cells} == {
         "dense", "chacal", "routed", "window", "pooled", "pattern", "delta"
     }  # fmt: skip
+
+
+def test_updates_are_learned_few_and_asked_many():
+    cells = TABLES["fig:updates"].cells(CPU)
+    for cell in cells:
+        task = override(cell.run.task, dict(map(setting, cell.evaluation.settings)))
+        assert (task.min_updates, task.updates) == (cell.row.updates, cell.row.updates)
+        assert cell.run.task.updates == 60
+        assert cell.operators[0] == "local@8"
+    positions = {cell.run.model.positions for cell in cells if cell.row.name == "Window resolvent"}
+    assert positions == {"rotary", "none"}
+    assert max(cell.row.updates for cell in cells) == 2000
+    assert len({cell.label for cell in cells}) == len(cells)
 
 
 def test_the_two_regimes_tell_the_same_stories():

@@ -160,6 +160,7 @@ def test_autocast_keeps_the_operator_in_float32():
         ({"operators": []}, "operators is empty"),
         ({"qk_norm": 0.0}, "qk_norm is 0.0"),
         ({"embed_std": 0.0}, "embed_std is 0.0"),
+        ({"rotary_base": 0.5}, "rotary_base is 0.5"),
         ({"width": 6, "heads": 2}, "rotary needs an even width"),
     ],
 )

@@ -133,6 +133,7 @@ class Row:
         depth: layers in all.
         run_as: the operator of a test, if it is another.
         quadratic: whether its time is.
+        rotary: the base of rotary positions; 0 for none, so that order is left to the mask.
         n: tokens of a test's text.
     """
 
@@ -141,12 +142,14 @@ class Row:
     depth: int = 2
     run_as: str = ""
     quadratic: bool = False
+    rotary: float = 0.0
     n: int = 0
 
     @property
     def mechanism(self) -> str:
         """As in "Dense, L=4"."""
-        return f"{self.name}, L={self.depth}"
+        told = f", rotary of base {self.rotary:g}" if self.rotary else ""
+        return f"{self.name}{told}, L={self.depth}"
 
     @property
     def label(self) -> str:
@@ -163,6 +166,9 @@ FAST = f"routed,parts=8,score=keys,{GAMMA}"
 """Tiles of about √n, so that time is n^1.5: for long texts, in which names are rare."""
 BOUND = f"routed@32,routes=4,parts=8,score=bound,{GAMMA}"
 WINDOW, POOLED, PATTERN = (f"{name},{GAMMA}" for name in ("window@64", "pooled@64", "pattern"))
+BASES = (1e4, 1e7)
+"""Of rotary positions: that of most models, and one whose slowest turns take far more than 65,536
+tokens."""
 CHACAL = Row(name="ChaCAL", operator=f"chacal,{GAMMA}", quadratic=True)
 
 
@@ -174,6 +180,7 @@ def run_as(name: str, operator: str) -> Row:
 KINDS = (
     *(Row(name="Dense", operator="dense", depth=depth, quadratic=True) for depth in (2, 4, 8)),
     CHACAL,
+    *(dataclasses.replace(CHACAL, rotary=base) for base in BASES),
     run_as("routed", ROUTED),
     run_as("routed, tiles of √n", FAST),
     run_as("routed by bounds", BOUND),
@@ -214,9 +221,11 @@ class LengthTable(Table[Row]):
                 operators=kind.layers(kind.operator), width=size.width, heads=2, positions="none",
                 mlp_ratio=1.0, embed_std=1.0,
             )  # fmt: skip
+            if kind.rotary:
+                model = dataclasses.replace(model, positions="rotary", rotary_base=kind.rotary)
             run = RunConfig(task=size.task, model=model, train=size.train)
             for n in size.tests:
-                if kind.quadratic and kind != CHACAL and n > size.most:
+                if kind.quadratic and kind.name != CHACAL.name and n > size.most:
                     continue
                 test = Evaluation(
                     examples=max(1, size.examples * min(n, SHORT) // n),
@@ -243,7 +252,9 @@ class LengthTable(Table[Row]):
         for n in sorted({row.n for row in timed}):
             exact = timed.get(dataclasses.replace(CHACAL, n=n))
             others = {
-                row: at for row, at in timed.items() if row.n == n and row.name != CHACAL.name
+                row: at
+                for row, at in timed.items()
+                if row.n == n and dataclasses.replace(row, n=0) != CHACAL
             }
             if exact is None or not others:
                 continue
