@@ -33,7 +33,7 @@ class Attention(nn.Module):
         qk_norm: temperature τ of QK-norm: q and k are scaled to length √d_head each, and
             q·k/√d_head is multiplied by τ. None for plain scores.
         rotary: whether q and k are rotated by their positions (an even d_head is needed).
-        rotary_base: the longest wavelength of those rotations, over 2π.
+        rotary_base: pair i of a head's d channels turns by base^(-2i/d) a token.
         dropout: on the output. Never on A: 1 - γA_tt could vanish.
         learn_gamma: a learned γ per head that starts at the operator's and never reaches 0, being
             a sigmoid; what checkpoints before `gamma=learn` hold.

@@ -15,7 +15,7 @@ from chacal.parallel import current_part
 EMBED_STD = 0.02
 """Of embeddings at first, as in GPT-2."""
 
-POSITIONS = ("rotary", "learned", "factorised", "none")
+POSITIONS = ("rotary", "first", "learned", "factorised", "none")
 
 
 class Transformer(nn.Module):
@@ -28,7 +28,9 @@ class Transformer(nn.Module):
         width: of the model.
         heads: h.
         mlp_ratio: hidden width of the feed-forward part over the model's; 0 for none.
-        positions: "rotary" turns q and k in every layer; "learned" adds a vector per position;
+        positions: "rotary" turns q and k in every layer; "first" in the first layer only, so that
+            a local one puts phrases together and later ones know no distances; "learned" adds a
+            vector per position;
             "factorised" adds a vector per block of `period` positions and one per offset in it;
             "none" leaves order to the causal mask.
         max_length: the longest sequence, for learned and factorised positions.
@@ -41,7 +43,7 @@ class Transformer(nn.Module):
         embed_std: how large an embedding's numbers are at first. Each sublayer adds numbers of
             about 1, so at 0.02 a token's own symbol is hardly there for the second layer; a model
             that must look names up by their symbols needs about 1 (docs/training.md).
-        rotary_base: the longest wavelength of rotary positions, over 2π.
+        rotary_base: of rotary positions: pair i of d channels turns by base^(-2i/d) a token.
     """
 
     def __init__(
@@ -68,6 +70,10 @@ class Transformer(nn.Module):
             raise ValueError(f"embed_std is {embed_std!r}; expected a positive number")
         if positions not in POSITIONS:
             raise ValueError(f"positions is {positions!r}; expected one of {', '.join(POSITIONS)}")
+        if rotary_base != ROTARY_BASE and positions not in ("rotary", "first"):
+            raise ValueError(
+                f"rotary_base is {rotary_base:g} with positions {positions!r}; expected rotary ones"
+            )
         if not operators:
             raise ValueError("operators is empty; expected one per layer")
         self.positions, self.period, self.symbols = positions, period, symbols
@@ -84,10 +90,10 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(
             Block(
                 width, heads, operator, mlp_ratio=mlp_ratio, qk_norm=qk_norm,
-                rotary=positions == "rotary", rotary_base=rotary_base, dropout=dropout,
-                learn_gamma=learn_gamma,
+                rotary=positions == "rotary" or (positions == "first" and i == 0),
+                rotary_base=rotary_base, dropout=dropout, learn_gamma=learn_gamma,
             )
-            for operator in operators
+            for i, operator in enumerate(operators)
         )  # fmt: skip
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, symbols * num_classes)

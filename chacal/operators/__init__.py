@@ -21,6 +21,7 @@ from chacal.operators.notation import (
     parse_operator,
     parse_operators,
     spelled_out,
+    split_operators,
 )
 
 __all__ = [
@@ -43,4 +44,5 @@ __all__ = [
     "parse_operator",
     "parse_operators",
     "spelled_out",
+    "split_operators",
 ]

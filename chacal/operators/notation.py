@@ -72,6 +72,11 @@ def parse_operator(text: str) -> Operator:
 
 def parse_operators(text: str) -> tuple[Operator, ...]:
     """A list such as "dense,block/3,rows=mean,chacal"; a part with "=" goes with the one before."""
+    return tuple(map(parse_operator, split_operators(text)))
+
+
+def split_operators(text: str) -> list[str]:
+    """The texts of such a list, as they stand."""
     if not isinstance(text, str):
         raise ValueError(f"operators are {shown(text)}; expected a text such as 'dense,chacal'")
     texts: list[str] = []
@@ -80,7 +85,7 @@ def parse_operators(text: str) -> tuple[Operator, ...]:
             texts[-1] += "," + part
         else:
             texts.append(part)
-    return tuple(parse_operator(t) for t in texts)
+    return texts
 
 
 def spelled_out(text: str, *, stored: bool = False) -> str:

@@ -46,7 +46,9 @@ class ModelConfig:
     dropout: float = option(0.0, "dropout on every sublayer's output")
     learn_gamma: bool = option(False, "learn γ per head")
     embed_std: float = added(EMBED_STD, help="how large the numbers of an embedding are at first")
-    rotary_base: float = added(ROTARY_BASE, help="longest wavelength of rotary positions, over 2π")
+    rotary_base: float = added(
+        ROTARY_BASE, help="of rotary positions: pair i turns by base^(-2i/d)"
+    )
 
     def __post_init__(self) -> None:
         _refuse_infinite(self)
@@ -67,6 +69,11 @@ class ModelConfig:
             raise ValueError(f"embed_std is {self.embed_std}; expected a positive number")
         if not self.rotary_base >= 1:
             raise ValueError(f"rotary_base is {self.rotary_base}; expected a number of at least 1")
+        if self.rotary_base != ROTARY_BASE and self.positions not in ("rotary", "first"):
+            raise ValueError(
+                f"rotary_base is {self.rotary_base:g} with positions={self.positions}; expected "
+                f"positions=rotary or first, or no base"
+            )
 
     @property
     def pretrained(self) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from chacal.bench.timing import check_threads
-from chacal.operators import parse_operator, parse_operators
+from chacal.operators import Operator, parse_operator, split_operators
 from chacal.ops.inputs import check_count
 from chacal.tasks import Boxes, CountedBoxes, Task
 from chacal.training.display import Display
@@ -44,8 +44,9 @@ def evaluate_run(
         seed: of generated examples; the run's own seed gives those it was tested on.
         examples: how many; of a stored split a fixed sample, 0 for all.
         batch_size: sequences at once.
-        operator: an operator for the last layer, instead of the trained one.
-        operators: an operator for every layer, as in "dense,block/3".
+        operator: an operator for the last layer, instead of the trained one; a resolvent that
+            says no γ has the one that the layer learned, if it did.
+        operators: an operator for every layer, as in "dense,block/3"; γ likewise.
         top_k: prune A to this many entries a row, in every layer whose operator can.
         qk_norm: temperature of QK-norm in all layers, instead of the trained one.
         settings: fields of the task to change, as in "min_updates=10".
@@ -68,9 +69,14 @@ def evaluate_run(
     if operator is not None and operators is not None:
         raise ValueError("operator and operators are both given; expected one of them")
     if operator is not None:
-        texts[-1] = str(parse_operator(operator))
+        texts[-1] = _swapped_in(operator, model.operators[-1])
     if operators is not None:
-        texts = [str(op) for op in parse_operators(operators)]
+        given = split_operators(operators)
+        beyond = [None] * (len(given) - len(texts))  # load_run refuses more than there are layers
+        texts = [
+            _swapped_in(text, trained)
+            for text, trained in zip(given, (*model.operators, *beyond), strict=False)
+        ]
     if top_k is not None:
         texts = [_pruned(text, top_k) for text in texts]
     if texts != [str(op) for op in model.operators] or qk_norm is not None:
@@ -119,6 +125,16 @@ def _language(task: Task) -> tuple[object, ...]:
     """What a model's inputs and outputs mean."""
     words = task.show(np.arange(task.vocab_size)) if task.symbols == 1 else []
     return task.vocab_size, task.num_classes, task.symbols, task.period, words
+
+
+def _swapped_in(text: str, trained: Operator | None) -> str:
+    """An operator in the place of a trained one: if it says no γ, with the γ that was learned."""
+    operator = parse_operator(text)
+    says = any(part.strip().startswith("gamma=") for part in text.split(","))
+    if operator.has_gamma and not says and trained is not None and trained.learn is not None:
+        # the field is there, as was just seen; the base class has none
+        operator = dataclasses.replace(operator, gamma=trained.learn)  # type: ignore[call-arg]
+    return str(operator)
 
 
 def _pruned(text: str, top_k: int) -> str:

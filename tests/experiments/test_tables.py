@@ -170,8 +170,8 @@ def test_updates_are_learned_few_and_asked_many():
         assert (task.min_updates, task.updates) == (cell.row.updates, cell.row.updates)
         assert cell.run.task.updates == 60
         assert cell.operators[0] == "local@8"
-    positions = {cell.run.model.positions for cell in cells if cell.row.name == "Window resolvent"}
-    assert positions == {"rotary", "none"}
+    positions = {cell.run.model.positions for cell in cells if cell.row.name == "ChaCAL"}
+    assert positions == {"rotary", "first"}
     assert max(cell.row.updates for cell in cells) == 2000
     assert len({cell.label for cell in cells}) == len(cells)
 

@@ -161,6 +161,7 @@ def test_autocast_keeps_the_operator_in_float32():
         ({"qk_norm": 0.0}, "qk_norm is 0.0"),
         ({"embed_std": 0.0}, "embed_std is 0.0"),
         ({"rotary_base": 0.5}, "rotary_base is 0.5"),
+        ({"rotary_base": 1e6, "positions": "none"}, "rotary_base is 1e\\+06 with positions 'none'"),
         ({"width": 6, "heads": 2}, "rotary needs an even width"),
     ],
 )

@@ -306,3 +306,24 @@ def test_a_run_is_measured_at_another_temperature(tmp_path):
     assert losses[0] == losses[1] != losses[2]
     with pytest.raises(ValueError, match=r"qk_norm is 4\.0; expected a run that"):
         load_run(tmp_path / "plain", qk_norm=4.0)
+
+
+def test_a_swapped_in_resolvent_keeps_the_gamma_that_was_learned(tmp_path):
+    task = Boxes(boxes=3, objects=12, updates=2)
+    few = TrainConfig(steps=3, batch_size=4, lr=0.1, eval_examples=4, test_examples=4)
+    model = ModelConfig(operators=("dense", "chacal,gamma=learn:0.3"), width=16, heads=2)
+    train(RunConfig(task=task, model=model, train=few), tmp_path / "run", quiet=True)
+
+    def measured(**swapped):
+        result = evaluate_run(tmp_path / "run", examples=8, quiet=True, **swapped)
+        return result["operators"], result["metrics"]["loss"]
+
+    told, loss = measured(operators="dense,window@999")
+    assert told == ["dense", "window@999,gamma=learn:0.3"]
+    assert loss == pytest.approx(measured()[1], abs=1e-5)  # the same sums in another order
+    assert measured(operator="window@999") == (told, loss)
+    told, other = measured(operators="dense,window@999,gamma=0.9")
+    assert told == ["dense", "window@999"]
+    assert other != pytest.approx(loss, abs=1e-5)
+    with pytest.raises(ValueError, match="expected 2, one for each layer"):
+        measured(operators="dense,window@999,chacal")
