@@ -110,9 +110,10 @@ cli.add_command(bench)
 @click.option("--split", type=click.Choice(["train", "valid", "test"]), default="test",
               show_default=True, help="Which examples.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="Of the examples.")
-@click.option("--examples", type=Examples(), default=2048, show_default=True,
-              help="How many; of a stored split a fixed sample, or all.")  # fmt: skip
-@click.option("--batch-size", default=64, show_default=True, help="Sequences at once.")
+@click.option("--examples", type=Examples(), help="How many; of a stored split a fixed sample, or "
+              "all [2048; of a pretrained model as many as it was tested on].")  # fmt: skip
+@click.option("--batch-size", type=int, help="Sequences at once [64; of a pretrained model those "
+              "of its training].")  # fmt: skip
 @click.option("--operator", help=f"Swap this operator into the last layer: {OPERATOR_HELP}.")
 @click.option("--operators", help="Swap in an operator for each layer.")
 @click.option("--top-k", type=int, help="Prune each row of A to its largest entries.")
@@ -134,6 +135,20 @@ def evaluate_run(run: Path, as_json: bool, **options: Any) -> None:
         click.echo(json.dumps(result, indent=2))
     else:
         print_metrics(result)
+
+
+@cli.command("export")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+def export_run(run: Path, out: Path) -> None:
+    """Write a fine-tuned RUN to the folder OUT, as transformers and lm_eval load it.
+
+    Adapters are merged, and the tokenizer of the pretrained model is saved beside the weights.
+    """
+    from chacal.commands.console import print_export
+    from chacal.training.export_run import export_run
+
+    print_export(export_run(run, out))
 
 
 @cli.command()

@@ -74,6 +74,19 @@ def print_metrics(result: dict[str, Any]) -> None:
     )
 
 
+def print_export(written: dict[str, Any]) -> None:
+    """A model that others can load, and how."""
+    out, folder = console(), shlex.quote(written["folder"])
+    placed = ", ".join(f"{layer}: {op}" for layer, op in written["operators"].items()) or "dense"
+    out.print(f"{written['class']} ({placed}) is written to {folder}; measure it with:")
+    harness = shlex.quote(str(Path(sys.executable).with_name("lm_eval")))
+    out.print(
+        f'  {harness} run --include_path "$({command("eval-tasks")})" --tasks chacal_variables '
+        f"--model hf --model_args pretrained={folder} --trust_remote_code --batch_size 8",
+        soft_wrap=True,
+    )
+
+
 def metric_table(metrics: dict[str, float]) -> Table:
     """Name and figure; shares as percentages."""
     table = plain_table(["metric", "value"])

@@ -74,3 +74,16 @@ def add_lora(model: Any, rank: int) -> None:
         parameter.requires_grad = ".lora_" in name
     for gamma in learned_gammas(model):
         gamma.requires_grad = True
+
+
+def merge_lora(model: nn.Module) -> None:
+    """Add what adapters learned to the matrices that they stand beside, and take them away."""
+    try:
+        from peft.tuners.lora import LoraLayer
+    except ImportError:
+        return  # and nobody put adapters there
+    adapted = [(name, m) for name, m in model.named_modules() if isinstance(m, LoraLayer)]
+    for name, layer in adapted:
+        layer.merge()
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, layer.get_base_layer())

@@ -83,27 +83,40 @@ def _from_folder(folder: Path, kind: Any) -> Any:
 
 
 def _from_gguf(path: Path) -> Any:
+    return transformers_tokenizer(str(path)).backend_tokenizer
+
+
+def transformers_tokenizer(source: str) -> Any:
+    """The tokenizer of a pretrained model as transformers has it, to be saved beside the model."""
+    path = Path(source)
+    gguf_file = path if path.suffix == ".gguf" else None
+    if gguf_file is None and path.is_dir() and not (path / "config.json").is_file():
+        gguf_file = find_gguf(path)
     try:
-        import gguf
-        from tokenizers.processors import TemplateProcessing
         from transformers import AutoTokenizer
+
+        if gguf_file is not None:
+            import gguf
     except ImportError:
         raise ValueError(
-            f"tokenizer={shown(str(path))}: reading a GGUF file needs transformers and gguf: "
-            f"{install('hf')}"
+            f"tokenizer={shown(source)}: reading it needs transformers and gguf: {install('hf')}"
         ) from None
+    if gguf_file is None:
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     made = AutoTokenizer.from_pretrained(
-        str(path.parent), gguf_file=path.name, trust_remote_code=False
+        str(gguf_file.parent), gguf_file=gguf_file.name, trust_remote_code=False
     )
     backend = made.backend_tokenizer
-    asked = gguf.GGUFReader(path).get_field("tokenizer.ggml.add_bos_token")
+    asked = gguf.GGUFReader(gguf_file).get_field("tokenizer.ggml.add_bos_token")
     if asked is not None and asked.contents() and not opening(backend):
+        from tokenizers.processors import TemplateProcessing
+
         # transformers does not read this field; Gemma without its first token knows no language
         backend.post_processor = TemplateProcessing(
             single=f"{made.bos_token} $A",
             special_tokens=[(made.bos_token, made.bos_token_id)],
         )
-    return backend
+    return made
 
 
 def opening(tokenizer: Any) -> list[int]:

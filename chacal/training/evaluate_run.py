@@ -14,10 +14,12 @@ from chacal.bench.timing import check_threads
 from chacal.operators import Operator, parse_operator, split_operators
 from chacal.ops.inputs import check_count
 from chacal.tasks import Boxes, CountedBoxes, Task
+from chacal.training.config import RunConfig
 from chacal.training.display import Display
 from chacal.training.distributed import Group
 from chacal.training.evaluate import count_examples, evaluate, load_run, override, setting
 from chacal.training.memory import check_evaluation
+from chacal.training.transformers_model import TransformersConfig
 
 
 def evaluate_run(
@@ -25,8 +27,8 @@ def evaluate_run(
     *,
     split: str = "test",
     seed: int = 0,
-    examples: int = 2048,
-    batch_size: int = 64,
+    examples: int | None = None,
+    batch_size: int | None = None,
     operator: str | None = None,
     operators: str | None = None,
     top_k: int | None = None,
@@ -42,8 +44,9 @@ def evaluate_run(
         run: its folder.
         split: which examples.
         seed: of generated examples; the run's own seed gives those it was tested on.
-        examples: how many; of a stored split a fixed sample, 0 for all.
-        batch_size: sequences at once.
+        examples: how many; of a stored split a fixed sample, 0 for all. None: 2,048, or as many as
+            the run was tested on where it fine-tuned a pretrained model.
+        batch_size: sequences at once. None: 64, or that run's own.
         operator: an operator for the last layer, instead of the trained one; a resolvent that
             says no γ has the one that the layer learned, if it did.
         operators: an operator for every layer, as in "dense,block/3"; γ likewise.
@@ -58,8 +61,8 @@ def evaluate_run(
     Returns:
         metrics, with what they are of.
     """
-    check_count("examples", examples, least=0)
-    check_count("batch_size", batch_size)
+    check_count("examples", examples or 0, least=0)
+    check_count("batch_size", 1 if batch_size is None else batch_size)
     check_count("seed", seed, least=0, bits=63)
     check_threads(threads, least=0)
     if threads:
@@ -82,6 +85,7 @@ def evaluate_run(
     if texts != [str(op) for op in model.operators] or qk_norm is not None:
         model, folder = load_run(run, operators=tuple(texts), qk_norm=qk_norm)
     config = folder.config()
+    examples, batch_size = _how_much(config, examples, batch_size)
     trained = config.task
     task = override(trained, dict(setting(text) for text in settings))
     model_config = config.model.with_operators(tuple(texts))
@@ -119,6 +123,15 @@ def evaluate_run(
         "seconds": round(time.monotonic() - begun, 3),
         "metrics": metrics,
     }
+
+
+def _how_much(config: RunConfig, examples: int | None, batch_size: int | None) -> tuple[int, int]:
+    """What is given, or what suits the model: 2,048 examples take a pretrained one an hour."""
+    large = isinstance(config.model, TransformersConfig) and config.model.pretrained is not None
+    usual = (config.train.test_examples, config.train.batch_size) if large else (2048, 64)
+    return usual[0] if examples is None else examples, usual[
+        1
+    ] if batch_size is None else batch_size
 
 
 def _language(task: Task) -> tuple[object, ...]:

@@ -49,6 +49,12 @@ def layers_of(pretrained: str) -> tuple[int, tuple[int, ...]] | None:
     return count_layers(pretrained)
 
 
+def every_layer(pretrained: str | None) -> str:
+    """All layers that can be patched, as `TransformersConfig.layers` names them."""
+    depth, free = (pretrained and layers_of(pretrained)) or (0, ())
+    return "all" if len(free) == depth else "+".join(map(str, free))
+
+
 @dataclass(frozen=True, kw_only=True)
 class TransformersConfig:
     """A transformers model with one operator in some of its layers."""

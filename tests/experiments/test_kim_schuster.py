@@ -9,7 +9,14 @@ from tables import done, found
 
 from chacal.experiments.reproduce import reproduce
 from chacal.experiments.scales import CPU, PAPER, SMOKE, Given
-from chacal.experiments.tables.kim_schuster import DENSE, FROM_HALF, FROM_ZERO, TABLE, Row
+from chacal.experiments.tables.kim_schuster import (
+    DENSE,
+    FROM_ZERO,
+    SOME_FROM_HALF,
+    SOME_FROM_ZERO,
+    TABLE,
+    Row,
+)
 from chacal.report.drawings import LinePlot
 
 STORY = "Box 0 contains the {0}, Box 1 is empty. Move the {0} from Box 0 to Box 1. Box 1"
@@ -51,15 +58,28 @@ def test_generated_stories_are_divided_as_theirs():
     assert "NOT theirs" in TABLE.note(CPU)
 
 
+def test_layers_that_cannot_be_patched_are_left_out(tmp_path):
+    pytest.importorskip("transformers")
+    from transformers import Gemma3TextConfig
+
+    Gemma3TextConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=6, head_dim=8,
+        num_attention_heads=2, num_key_value_heads=1, architectures=["Gemma3ForCausalLM"],
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    ).save_pretrained(tmp_path)  # fmt: skip
+    runs = {c.row.operator: c.run.model for c in declare(pretrained=str(tmp_path))}
+    assert runs[FROM_ZERO].layers == "2+5"
+
+
 def test_rows_differ_in_the_operator_alone():
     for split in ("Base", "NumOps"):
         runs = {c.row.operator: c.run for c in declare() if c.row.split == split}
-        assert list(runs) == [DENSE, FROM_ZERO, FROM_HALF]
+        assert list(runs) == [DENSE, FROM_ZERO, SOME_FROM_ZERO, SOME_FROM_HALF]
         assert len({(run.task, run.train) for run in runs.values()}) == 1
         assert runs[FROM_ZERO].model.layers == "all"
-        assert runs[FROM_HALF].model.layers == "10+14+18+22"
+        assert runs[SOME_FROM_HALF].model.layers == runs[SOME_FROM_ZERO].model.layers == "middle"
         assert [run.model.operator.partition(",")[0] for run in runs.values()] == [
-            "dense", "chacal", "chacal",
+            "dense", "chacal", "chacal", "chacal",
         ]  # fmt: skip
 
 
@@ -98,7 +118,7 @@ def test_it_runs_on_files_and_samples_them(data, tmp_path):
 def test_findings_are_computed():
     cells = {cell.row: cell for cell in declare(SMOKE)}
     base = Row(split="Base", operator=DENSE)
-    ours = Row(split="Base", operator=FROM_HALF)
+    ours = Row(split="Base", operator=SOME_FROM_HALF)
     half, most = {"exact_match/numops=02": 0.5}, {"exact_match/numops=02": 0.75}
     figures = [
         found(cells[base], done(exact_match=0.5, **half)),

@@ -205,6 +205,53 @@ def test_scores_of_chosen_places_are_those_of_all(given, tmp_path):
     assert far(model(tokens, places), model(tokens)[:, places]) < 1e-5
 
 
+@pytest.mark.parametrize("how", [(), ("--freeze", "embeddings+0"), ("--lora", "2")], ids=str)
+def test_an_exported_run_answers_as_the_run_does(given, tmp_path, how):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if "--lora" in how:
+        pytest.importorskip("peft")
+    learn = ["--operator", "chacal,gamma=learn:0.5", "--layers", "1", "--lr", "0.01"]
+    train("variables", *learn, *how, "--out", tmp_path / "run", given=given)
+    code, out, err = chacal("export", tmp_path / "run", tmp_path / "tuned")
+    assert code == 0, err
+    assert "1: chacal,gamma=learn:0.5" in out
+    assert f"pretrained={tmp_path / 'tuned'} --trust_remote_code" in out
+    ran, _ = load_run(tmp_path / "run")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "tuned").eval()
+    tokens = torch.arange(32)[None]
+    assert far(model(tokens).logits, ran(tokens)) < 1e-4
+    assert far(model(tokens).logits, tiny_as_given(given)(tokens).logits) > 1e-2
+    assert not [name for name, _ in model.named_parameters() if "lora" in name]
+    made = AutoTokenizer.from_pretrained(tmp_path / "tuned")
+    assert made.decode(made("VAR a = b").input_ids) == "VAR a = b"
+
+
+def test_what_cannot_be_exported_is_one_line(given, files, tmp_path):
+    own = ["--train-file", files / "train.jsonl", "--valid-file", files / "dev.jsonl"]
+    train("labelled", *OURS, *own, "--out", tmp_path / "labels", given=given)
+    train("variables", *OURS, "--steps", "0", "--out", tmp_path / "run", given=given)
+    code, _, err = chacal("train", "chains", *FEW, "--steps", "0", "--out", tmp_path / "small")
+    assert code == 0, err
+    for run, out, words in (
+        ("small", "new", "is no run of a pretrained model"),
+        ("labels", "new", "by a head of its own"),
+        ("run", "small", "is there already; expected a new or an empty folder"),
+    ):
+        code, _, err = chacal("export", tmp_path / run, tmp_path / out)
+        assert code == 2
+        assert words in err
+        assert err.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_pretrained_run_is_evaluated_by_as_many_as_it_was_tested_on(given, tmp_path):
+    train("variables", *OURS, "--steps", "0", "--out", tmp_path / "run", given=given)
+    code, out, err = chacal("eval", tmp_path / "run")
+    assert code == 0, err
+    assert "4 examples of the test split" in out
+
+
 @pytest.mark.parametrize("extra", [(), ("--fsdp",)], ids=["ddp", "fsdp"])
 def test_two_processes_learn_what_one_learns(given, tmp_path, extra):
     learn = ["--operator", "chacal,gamma=learn:0.3", "--layers", "0+1"]

@@ -25,7 +25,7 @@ from chacal.report.drawings import Line, LinePlot, Panel
 from chacal.report.results import ACCURACY, EXACT_MATCH, ByGroup
 from chacal.tasks import BoxesFiles, BoxesForms
 from chacal.training.config import RunConfig, TrainConfig, fine_tuning
-from chacal.training.transformers_model import TransformersConfig
+from chacal.training.transformers_model import TransformersConfig, every_layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +69,22 @@ SPLITS = (
 )  # fmt: skip
 """In the order of their paper."""
 
-DENSE, FROM_ZERO, FROM_HALF = (
+DENSE, FROM_ZERO, SOME_FROM_ZERO, SOME_FROM_HALF = (
     "dense",
     "γ learned from 0, all layers",
+    "γ learned from 0, some layers",
     "γ learned from 0.5, some layers",
 )
-OPERATORS = {DENSE: "dense", FROM_ZERO: "chacal,gamma=learn", FROM_HALF: "chacal,gamma=learn:0.5"}
-"""What stands in the patched layers."""
+SOME = "middle"
+"""Which layers "some" are, in the words of `patch`."""
+
+OPERATORS = {
+    DENSE: ("dense", "all"),
+    FROM_ZERO: ("chacal,gamma=learn", "all"),
+    SOME_FROM_ZERO: ("chacal,gamma=learn", SOME),
+    SOME_FROM_HALF: ("chacal,gamma=learn:0.5", SOME),
+}
+"""What stands in the patched layers, and which they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +94,6 @@ class Size:
     Attributes:
         task: the generated stories.
         model: what is fine-tuned.
-        layers: some of its layers, for a γ that is large from the start.
         train: how.
         examples: of the test set.
         seeds: of every cell.
@@ -95,7 +103,6 @@ class Size:
 
     task: BoxesForms
     model: TransformersConfig
-    layers: str
     train: TrainConfig
     examples: int
     seeds: int
@@ -107,7 +114,6 @@ SIZES = {
     "smoke": Size(
         task=BoxesForms(boxes=2, operations=3),
         model=TransformersConfig(width=16, heads=2, depth=2),
-        layers="1",
         train=TrainConfig(
             steps=2, batch_size=2, eval_every=2, eval_examples=4, test_examples=4,
             checkpoint_every=2, sampled=True,
@@ -119,7 +125,6 @@ SIZES = {
     "cpu": Size(
         task=BoxesForms(boxes=5, operations=8),
         model=TransformersConfig(pretrained=SMOLLM),
-        layers="10+14+18+22",
         train=dataclasses.replace(
             fine_tuning(), steps=120, bf16=True, eval_every=120, eval_examples=32,
             test_examples=32, sampled=True,
@@ -134,7 +139,6 @@ SIZES = {
     "paper": Size(
         task=BoxesForms(),
         model=TransformersConfig(pretrained=SMOLLM),
-        layers="10+14+18+22",
         train=dataclasses.replace(
             fine_tuning(), steps=11_262, batch_size=8, lr=1e-4, warmup=500, eval_every=1000,
             eval_examples=1024, test_examples=1024, checkpoint_every=1000, sampled=True,
@@ -196,9 +200,9 @@ class KimSchusterTable(Table[Row]):
         cells = []
         for split in splits:
             task = _task(split, size, given, given.tokenizer or model.pretrained)
-            for name, operator in OPERATORS.items():
-                layers = size.layers if name == FROM_HALF else "all"
-                patched = dataclasses.replace(model, operator=operator, layers=layers)
+            for name, (operator, layers) in OPERATORS.items():
+                where = every_layer(model.pretrained) if layers == "all" else layers
+                patched = dataclasses.replace(model, operator=operator, layers=where)
                 run = RunConfig(task=task, model=patched, train=size.train)
                 cells.append(self.cell(Row(split=split.name, operator=name), run, test))
         return cells
@@ -213,7 +217,7 @@ class KimSchusterTable(Table[Row]):
         there = _there(given)
         missing = [split.name for split in SPLITS if split not in there]
         whose = "stories made here, NOT theirs" if given.data is None else "their files"
-        parts = [size.note, whose, f"some layers: {size.layers}"]
+        parts = [size.note, whose, "some layers: four of the middle"]
         parts += [f"a model of the user's own: {given.pretrained}"] if given.pretrained else []
         parts += [f"not there, not run: {', '.join(missing)}"] if missing else []
         parts += [f"{split.name}: {split.text}" for split in there]
@@ -227,7 +231,7 @@ class KimSchusterTable(Table[Row]):
             dense = right.get(Row(split=split.name, operator=DENSE))
             others = {
                 name: right[row]
-                for name in (FROM_ZERO, FROM_HALF)
+                for name in (FROM_ZERO, SOME_FROM_ZERO, SOME_FROM_HALF)
                 if (row := Row(split=split.name, operator=name)) in right
             }
             if dense is not None and others:

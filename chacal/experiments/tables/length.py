@@ -88,17 +88,17 @@ SIZES = {
     "cpu": Size(
         task=VariableSymbols(
             n=1024, statements=100, chains=2, hops=16, questions=16, names=128,
-            curriculum_hold=400, curriculum_steps=25,
+            curriculum_hold=800, curriculum_steps=25,
         ),
         train=TrainConfig(
-            steps=800, batch_size=16, lr=2e-3, warmup=50, eval_examples=16, test_examples=32,
+            steps=1200, batch_size=16, lr=2e-3, warmup=50, eval_examples=16, test_examples=32,
         ),
         width=128,
         tests=(1024, 2048, 4096, 16384, 65536),
         most=16384,
         examples=8,
         questions=96,
-        note="cpu: n = 64 to 1,024, 100 assignments in 2 chains of up to 16 hops, 128 names, 800 "
+        note="cpu: n = 64 to 1,024, 100 assignments in 2 chains of up to 16 hops, 128 names, 1,200 "
         "steps of 16, width 128, 2 heads, AdamW 2e-3, no positions but in the rotary rows (exact "
         "ChaCAL); 8 texts of 96 questions (2 of 65,536 tokens), up to 32 hops",
     ),
@@ -165,7 +165,9 @@ ROUTED = f"routed@64,routes=4,parts=16,score=keys,{GAMMA}"
 FAST = f"routed,parts=8,score=keys,{GAMMA}"
 """Tiles of about √n, so that time is n^1.5: for long texts, in which names are rare."""
 BOUND = f"routed@32,routes=4,parts=8,score=bound,{GAMMA}"
-WINDOW, POOLED, PATTERN = (f"{name},{GAMMA}" for name in ("window@64", "pooled@64", "pattern"))
+WINDOW, POOLED, POWERS, SQUARES = (
+    f"{name},{GAMMA}" for name in ("window@64", "pooled@64", "pattern", "pattern,offsets=squares")
+)
 BASES = (1e4, 1e7)
 """Of rotary positions: that of most models, and one whose slowest turns take far more than 65,536
 tokens."""
@@ -192,7 +194,8 @@ KINDS = (
     Row(name="Routed resolvent", operator=ROUTED),
     Row(name="Window resolvent", operator=WINDOW),
     Row(name="Pooled resolvent", operator=POOLED),
-    Row(name="Pattern of powers", operator=PATTERN),
+    Row(name="Pattern of powers", operator=POWERS),
+    Row(name="Pattern of squares", operator=SQUARES),
     Row(name="DeltaFormer", operator="delta", quadratic=True),
     Row(name="DeltaFormer, read by keys", operator="delta,read=keys", quadratic=True),
 )
