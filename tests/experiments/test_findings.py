@@ -4,7 +4,17 @@ import pytest
 from tables import cells_of, done, found, made
 
 from chacal.experiments.scales import SMOKE
-from chacal.experiments.tables import boxes, branches, cost, heads, leak, length, regimes, top_k
+from chacal.experiments.tables import (
+    boxes,
+    branches,
+    cost,
+    heads,
+    leak,
+    length,
+    regimes,
+    top_k,
+    updates,
+)
 from chacal.experiments.tables._arithmetic import best_block, exponent, frontier, tail
 from chacal.report.results import CostPoint
 
@@ -66,6 +76,27 @@ def test_at_every_length_the_others_are_told_against_exact_chacal():
     }
     assert [panel.title for panel in by_hops.panels] == ["n = 1,024", "n = 16,384"]
     assert by_hops.panels[1].lines[0].x == (16,)
+    assert table.line_plots([]) == []
+
+
+def test_what_is_kept_of_long_stories():
+    table = updates.TABLE
+    some = [
+        of(table, "Window resolvent, L=2, 60 updates", box_accuracy=0.98),
+        of(table, "Window resolvent, L=2, 2,000 updates", box_accuracy=0.97),
+        of(table, "ChaCAL, temperature as in training, L=2, 60 updates", box_accuracy=0.9),
+        of(table, "Dense, L=2, 60 updates", box_accuracy=0.6),
+    ]
+    assert table.findings(some) == [
+        "Window resolvent, L=2: boxes right 98.0 % at 60, 97.0 % at 2,000."
+    ]
+    (plot,) = table.line_plots(some)
+    drawn = {line.name: (line.x, line.y, line.plain) for line in plot.panels[0].lines}
+    assert drawn == {
+        "Window resolvent, L=2": ((60, 2000), (98.0, 97.0), False),
+        "ChaCAL, temperature as in training, L=2": ((60,), (90.0,), False),
+        "Dense, L=2": ((60,), (60.0,), True),
+    }
     assert table.line_plots([]) == []
 
 

@@ -79,6 +79,36 @@ def test_rotary_scores_depend_on_distance_alone():
     assert abs(score(7, 3) - score(8, 3)) > 1e-3
 
 
+@pytest.mark.parametrize("positions", ["rotary", "first"])
+def test_the_base_of_rotary_positions_is_used_in_both_forms(positions):
+    def model(**more):
+        torch.manual_seed(0)
+        return Transformer(
+            vocab_size=11, num_classes=7, operators=["dense", "chacal"], width=16, heads=2,
+            positions=positions, embed_std=1.0, **more,
+        ).double()  # fmt: skip
+
+    tokens = torch.randint(11, (2, 40))
+    usual, slow = model(), model(rotary_base=1e7)
+    torch.testing.assert_close(model(rotary_base=1e4)(tokens), usual(tokens), atol=0, rtol=0)
+    assert (slow(tokens) - usual(tokens)).abs().max() > 1e-2
+    decoder = slow.decoder()
+    parts = [decoder.extend(tokens[:, a:b]) for a, b in ((0, 30), (30, 31), (31, 40))]
+    torch.testing.assert_close(torch.cat(parts, 1), slow(tokens), atol=1e-10, rtol=0)
+
+
+def test_rotary_in_the_first_layer_leaves_the_second_without_order():
+    torch.manual_seed(0)
+    model = Transformer(
+        vocab_size=11, num_classes=7, operators=["local@1", "dense"], width=16, heads=2,
+        positions="first", embed_std=1.0,
+    ).double()  # fmt: skip
+    tokens = torch.randint(11, (1, 12))
+    turned = torch.cat([tokens[:, :-1].flip(1), tokens[:, -1:]], 1)
+    # a token sees itself alone in the first layer, and the last one a set in the second
+    torch.testing.assert_close(model(tokens)[:, -1], model(turned)[:, -1], atol=1e-10, rtol=0)
+
+
 def test_learned_gamma_starts_at_the_operators_and_learns():
     layer = Attention(8, 2, "chacal,gamma=0.8", learn_gamma=True)
     torch.testing.assert_close(layer.gamma, torch.full((2,), 0.8))
