@@ -98,7 +98,7 @@ def time_cells(name: str, cells: Sequence[Cell[Any]], out: Path, *, seed: int, r
     torch.set_num_threads(THREADS)
     calls = {name: _pass(cell, folders[name]) for name, cell in ready.items()}
     timings = interleave(calls, rounds=rounds, warmup=1)
-    some = next(iter(ready.values()))
+    tests = [cell.evaluation for cell in ready.values()]
     write_json(
         timing_file(name, out),
         {
@@ -106,8 +106,8 @@ def time_cells(name: str, cells: Sequence[Cell[Any]], out: Path, *, seed: int, r
             "of": {name: timed_as(cell, seed) for name, cell in ready.items()},
             "seed": seed,
             "rounds": {name: list(timing.seconds) for name, timing in timings.items()},
-            "examples": some.evaluation.examples,
-            "batch_size": some.evaluation.batch_size,
+            "examples": max(test.examples for test in tests),
+            "batch_size": max(test.batch_size for test in tests),
             "machine": machine(THREADS),
         },
     )

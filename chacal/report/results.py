@@ -254,7 +254,7 @@ class CostResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """How the evaluations of a table were timed."""
+    """How the evaluations of a table were timed; of tests that differ, the largest is told."""
 
     examples: int
     batch_size: int

@@ -100,9 +100,9 @@ def _facts(table: TableResult) -> list[Fact]:
     if table.timing is not None:
         timing = table.timing
         facts.append(
-            Fact("times", f"{timing.examples:,} examples in batches of {timing.batch_size}, one "
-                 f"thread of {timing.processor}, all rows in turns in one process after a "
-                 "warm-up, medians; seed 0's weights")
+            Fact("times", f"at most {timing.examples:,} examples in batches of "
+                 f"{timing.batch_size}, one thread of {timing.processor}, all rows in turns in "
+                 "one process after a warm-up, medians; seed 0's weights")
         )  # fmt: skip
     return [*facts, *paper]
 
