@@ -276,8 +276,9 @@ def eval_tasks() -> None:
               "the one on this machine, or a new one].")  # fmt: skip
 @click.option("--cpus", type=int, help="ray: cores of a cell, and its threads [1].")
 @click.option("--gpus", type=float, help="ray: cards of a cell, or a part of one [0].")
-@click.option("--only", default="", help="Only rows with this in \"row, column\"; times of the "
-              "evaluations wait for the whole table, or --times.")  # fmt: skip
+@click.option("--only", default="", help="Only rows with this in \"row, column\", or with one of "
+              "several between |; times of evaluations wait for the whole table, or "
+              "--times.")  # fmt: skip
 @click.option("--times", is_flag=True, help="With --only: time the evaluations of these rows, in "
               "turns; earlier times of others are dropped.")  # fmt: skip
 @click.option("--run/--no-run", default=True, help="Whether to run what is missing, or only to "

@@ -185,8 +185,14 @@ def command(name: str, scale: Scale, usual: int, cells: Sequence[CellResult]) ->
 
 
 def choose(labels: Sequence[str], only: str) -> list[str]:
-    """The labels that a part of them means (`--only`); one in whole means itself alone."""
-    return [only] if only in labels else [label for label in labels if only in label]
+    """The labels that a part of them means (`--only`), or one of several parts between "|".
+
+    A label in whole means itself alone, and not also others that it is a part of.
+    """
+    named: set[str] = set()
+    for part in only.split("|"):
+        named |= {part} if part in labels else {label for label in labels if part in label}
+    return [label for label in labels if label in named]
 
 
 def shared_part(rows: Sequence[str], everything: Sequence[str]) -> list[str]:

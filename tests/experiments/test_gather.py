@@ -9,7 +9,7 @@ from tables import NOT_RUN, FakeTable, done, found, named_cell
 from chacal.experiments.cells import Evaluation, run_id
 from chacal.experiments.evaluation_times import time_cells, timed_as
 from chacal.experiments.files import timing_file, write_json
-from chacal.experiments.gather import command, save_table
+from chacal.experiments.gather import choose, command, save_table
 from chacal.experiments.job import record_failure
 from chacal.experiments.scales import CPU, SMOKE, Given
 from chacal.tasks import Boxes, Chains
@@ -191,3 +191,12 @@ def test_a_table_is_told_again_without_running_anything(out):
         "window, L=1": {"0": "not run", "1": "not run", "2": "not run"},
     }
     assert sorted((out / "runs").rglob("*")) == before
+
+
+def test_rows_are_named_by_parts_or_in_whole():
+    labels = ["Dense, L=2", "Dense, L=2, longer", "Dense, L=4", "ChaCAL, L=2"]
+    assert choose(labels, "") == labels
+    assert choose(labels, "L=2") == [labels[0], labels[1], labels[3]]
+    assert choose(labels, "Dense, L=2") == [labels[0]]
+    assert choose(labels, "ChaCAL|L=4") == labels[2:]
+    assert choose(labels, "Window") == []
