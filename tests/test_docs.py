@@ -92,7 +92,7 @@ def test_examples_run(page, code, tmp_path, monkeypatch):
 
 def test_examples_that_are_not_run_say_why_or_where():
     notes = [note for *_, note in examples() if note.startswith(NOT_RUN)]
-    assert len(notes) == 6
+    assert len(notes) == 5
     for note in notes:
         for path in re.findall(r"tests/[\w/]+\.py", note):
             assert (ROOT / path).exists()

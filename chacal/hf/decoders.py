@@ -130,7 +130,7 @@ def choose_layers(layers: Any, attentions: Mapping[int, Any]) -> list[int]:
     layers = PROTOCOLS.get(layers, layers) if isinstance(layers, str) else layers
     free = open_layers(attentions)
     if layers == "middle":
-        layers = _middle(free, len(attentions))
+        layers = nearest(free, MIDDLE, len(attentions))
     chosen = list(attentions) if layers == "all" else _listed(layers, attentions)
     for i in chosen:
         if (why := objection(attentions[i])) is not None:
@@ -139,12 +139,12 @@ def choose_layers(layers: Any, attentions: Mapping[int, Any]) -> list[int]:
     return chosen
 
 
-def _middle(free: list[int], depth: int) -> list[int]:
+def nearest(free: Sequence[int], shares: Sequence[float], depth: int) -> list[int]:
     """For each share of the depth, the nearest layer that can be patched and is not taken."""
     chosen: list[int] = []
-    for share in MIDDLE:
-        left = sorted(set(free) - set(chosen), key=lambda i: abs(i - int(share * depth)))
-        chosen += left[:1]
+    for share in shares:
+        left = (i for i in free if i not in chosen)
+        chosen += sorted(left, key=lambda i: abs(i - int(share * depth)))[:1]
     return chosen
 
 

@@ -20,6 +20,10 @@ def data_folder(tmp_path, monkeypatch):
     names = [text / f"wiki.{part}.tokens" for part in ("valid", "test")]
     for dataset in ("contract_nli", "gov_report"):
         names += [split / dataset / f"{part}.jsonl" for part in ("train", "validation")]
+    boxes = Path("data/boxes-kim-schuster")
+    for form in ("alt_forms_train", "move_contents"):
+        parts = ("train", "train-disjoint-vocab", "dev", "test")
+        names += [boxes / f"boxes_nso_exp2_max3_{form}" / f"{part}-t5.jsonl" for part in parts]
     for name in names:
         name.parent.mkdir(parents=True, exist_ok=True)
         name.write_text("text\n" * 100)

@@ -73,11 +73,9 @@ class Row:
         """The patched layers of a model of so many: of those that can be, the nearest ones."""
         if self.patched == "all":
             return list(free)
-        chosen: list[int] = []
-        for share in self.patched:
-            left = (i for i in free if i not in chosen)
-            chosen += sorted(left, key=lambda i: abs(i - int(float(share) * depth)))[:1]
-        return sorted(chosen)
+        from chacal.hf.decoders import nearest
+
+        return sorted(nearest(free, [float(share) for share in self.patched], depth))
 
     @property
     def varied(self) -> bool:
