@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "operators": {"ops", "decoding", "_plain", "_echo"},
     "parallel": {"ops", "operators"},
     "nn": {"ops", "decoding", "operators", "parallel"},
-    "hf": {"ops", "decoding", "operators", "nn", "report", "_extras"},
+    "hf": {"ops", "decoding", "operators", "nn", "report", "_extras", "_depth"},
     "tasks": {"_plain", "_files", "_extras", "_memory", "_echo"},
     "eval": {"tasks", "_extras"},
     "bench": {"ops", "operators", "decoding", "kernels", "parallel", "_orphans", "_memory"},
@@ -30,7 +30,7 @@ MAY_IMPORT = {
     },
     "experiments": {
         "ops", "operators", "nn", "tasks", "training", "bench", "report", "_plain", "_files",
-        "_orphans", "_memory", "_echo", "_extras", "_version",
+        "_orphans", "_memory", "_echo", "_extras", "_version", "_depth",
     },
     "play": {"operators", "nn", "tasks", "training", "_plain", "_extras", "_echo"},
     "commands": {
@@ -46,6 +46,7 @@ MAY_IMPORT = {
     "_orphans": set(),
     "_memory": set(),
     "_echo": set(),
+    "_depth": set(),
 }  # fmt: skip
 
 LAZY = [

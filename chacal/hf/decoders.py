@@ -15,6 +15,7 @@ from typing import Any
 from torch import nn
 from transformers import CONFIG_MAPPING, PreTrainedModel
 
+from chacal._depth import nearest
 from chacal.hf.config import PREFIX
 
 PROTOCOLS: dict[str, str | list[int]] = {
@@ -136,15 +137,6 @@ def choose_layers(layers: Any, attentions: Mapping[int, Any]) -> list[int]:
         if (why := objection(attentions[i])) is not None:
             instead = f"layers={free}, or some of them" if free else "another model"
             raise ValueError(f"layer {i} {why}; expected {instead}")
-    return chosen
-
-
-def nearest(free: Sequence[int], shares: Sequence[float], depth: int) -> list[int]:
-    """For each share of the depth, the nearest layer that can be patched and is not taken."""
-    chosen: list[int] = []
-    for share in shares:
-        left = (i for i in free if i not in chosen)
-        chosen += sorted(left, key=lambda i: abs(i - int(share * depth)))[:1]
     return chosen
 
 

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from chacal._depth import nearest
 from chacal.experiments.cells import Cell, Evaluation
 from chacal.experiments.scales import Scale
 from chacal.experiments.table import Found, Table
@@ -73,8 +74,6 @@ class Row:
         """The patched layers of a model of so many: of those that can be, the nearest ones."""
         if self.patched == "all":
             return list(free)
-        from chacal.hf.decoders import nearest
-
         return sorted(nearest(free, [float(share) for share in self.patched], depth))
 
     @property
