@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,19 @@ class Results:
         scale: its name.
         folder: where they lie.
         tables: in the report's order; those that were never run too.
+        beside: whether another folder of the scale comes first; this one then has only what was
+            run in it, such as a table of another model.
     """
 
     scale: str
     folder: Path
     tables: tuple[TableResult, ...]
+    beside: bool = False
+
+    @property
+    def title(self) -> str:
+        """The scale, and of a folder beside its first one the folder too."""
+        return f"{self.scale}, {self.folder.name}" if self.beside else self.scale
 
     @property
     def smoke(self) -> bool:
@@ -54,7 +63,11 @@ def read_results(
         )
     order = {"cpu": 0, "paper": 1, SMOKE: 2}
     found = [_read_scale(mark, never_run) for mark in marks]
-    found.sort(key=lambda r: (order.get(r.scale, 3), str(r.folder)))
+    found.sort(key=lambda r: (order.get(r.scale, 3), r.folder.name != r.scale, str(r.folder)))
+    found = [
+        _only_run(results, never_run) if results.scale in {r.scale for r in found[:i]} else results
+        for i, results in enumerate(found)
+    ]
     real = [results for results in found if not results.smoke]
     notes = [
         f"{results.folder.name} holds smoke results, which are left out (chacal report "
@@ -63,6 +76,11 @@ def read_results(
         if results.smoke and real
     ]
     return real or found, notes
+
+
+def _only_run(results: Results, never_run: Mapping[str, TableResult]) -> Results:
+    tables = tuple(t for t in results.tables if t is not never_run.get(t.table))
+    return dataclasses.replace(results, tables=tables, beside=True)
 
 
 def read_table(file: Path) -> TableResult:

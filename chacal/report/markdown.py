@@ -12,7 +12,7 @@ def markdown(everything: list[Results], findings: str) -> str:
     parts = ["# The paper's tables, run again", "", LEAD, ""]
     parts += ["The plots and attention maps are in `report.html` beside this file.", ""]
     for results in everything:
-        parts += [f"## Scale: {results.scale}", ""]
+        parts += [f"## Scale: {results.title}", ""]
         if results.smoke:
             parts += ["**SMOKE: a test that everything runs. No figure here is a result.**", ""]
         for section in sections_of(results):

@@ -98,7 +98,7 @@ def page(everything: list[Results], notes: list[str], findings: str, play: str =
     ]
     for results in everything:
         sections = sections_of(results)
-        parts.append(f"<h2>Scale: {escape(results.scale)}</h2>")
+        parts.append(f"<h2>Scale: {escape(results.title)}</h2>")
         if results.smoke:
             parts.append(
                 '<p class="banner">SMOKE: a test that everything runs. No figure here is a '
@@ -110,7 +110,7 @@ def page(everything: list[Results], notes: list[str], findings: str, play: str =
 
 
 def _anchor(results: Results, section: Section) -> str:
-    return f"{results.scale}-{section.table.table.replace(':', '-')}"
+    return f"{results.title.replace(', ', '-')}-{section.table.table.replace(':', '-')}"
 
 
 def _contents(results: Results, sections: list[Section]) -> str:
