@@ -30,7 +30,7 @@ from torch import Tensor
 
 from chacal.ops.attend import attend, attend_backward, softmax_lse
 from chacal.ops.cards import Kernel
-from chacal.ops.inputs import Gamma, run
+from chacal.ops.inputs import Gamma, may_read, run
 from chacal.ops.library import Operation, no_dgamma
 from chacal.ops.resolvent import check_resolvent_options
 from chacal.ops.weights import causal_bias
@@ -40,6 +40,9 @@ LEAF = 64
 
 SPAN = 1 << 17
 """Weights of diagonal tiles that are made at once: fewer calls, while a core's cache takes them."""
+
+LARGE = 0.25
+"""γ from which H is read off Z, as (Z - V) / γ: that multiplies Z's rounding by 1/γ."""
 
 
 def resolvent_attention(
@@ -85,8 +88,11 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, drop: bool
 ) -> tuple[Tensor, Tensor]:
     """Y (B, n, d_v) and the rows' log-sum-exps."""
-    rows = Rows(q, k, v, gamma, scale, drop, alone=True)
+    only_Z = not drop and may_read(gamma) and bool((gamma >= LARGE).all())
+    rows = Rows(q, k, v, gamma, scale, drop, alone=True, only_Z=only_Z)
     rows.solve(0, q.shape[1])
+    if only_Z:
+        return rows.Z.sub_(v).mul_((1 - gamma) / gamma), rows.lse
     return rows.H.mul_(1 - gamma), rows.lse
 
 
@@ -125,7 +131,7 @@ class Rows:
 
     Attributes:
         Z: (B, n, d_v) solved values: what a row passes on, its own value and all hops into it.
-        H: (B, r, d_v) = A Z of the new rows.
+        H: (B, r, d_v) = A Z of the new rows, unless only Z is asked for.
         lse: (B, r) log-sum-exp of the new rows.
     """
 
@@ -140,12 +146,14 @@ class Rows:
         Z: Tensor | None = None,
         leaf: int | None = None,
         alone: bool = False,
+        only_Z: bool = False,
     ) -> None:
         """Rows q (B, r, d) and v (B, r, d_v) are the last r of the keys k (B, n, d).
 
         `Z` (B, n, d_v) holds the solved values of the n - r rows before them. `leaf` is the size
         of diagonal tiles, if not what suits all rows. `alone` says that rows see these keys only,
         the first of them first: what they see of it is then written, not joined to nothing.
+        `only_Z` spares the last product of every tile, after which H is not complete and Z is.
         """
         self.q, self.k, self.v = q, k, v
         self.gamma, self.scale, self.drop = gamma, scale, drop
@@ -154,6 +162,7 @@ class Rows:
         self.H, self.lse, self.alone = torch.empty_like(v), q.new_empty(q.shape[:2]), alone
         if not alone:
             self._forget(0, q.shape[1])
+        self.only_Z = only_Z
         self.leaf = leaf or leaf_size(q.shape[1])
         self.span = max(self.leaf, SPAN // (self.leaf * max(1, q.shape[0])))
         self.bias = causal_bias(self.leaf, self.leaf, q)
@@ -206,7 +215,8 @@ class Rows:
         inner = T.tril(-1) if self.drop else T
         Z = solve_tile(inner, torch.addcmul(v, H, self.gamma), self.gamma, self.I)
         self.Z[:, self.past + a : self.past + b] = Z
-        H.baddbmm_(T, Z)
+        if not self.only_Z:
+            H.baddbmm_(T, Z)
 
 
 class Diagonal:

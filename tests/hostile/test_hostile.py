@@ -94,11 +94,14 @@ def test_every_kind_of_edit_changes_the_file(how, tmp_path):
     assert not path.is_file() or path.read_bytes() != before
 
 
-def test_a_row_that_sees_the_future_is_noticed(monkeypatch):
-    case = Case("chacal", (2,), 9, spots=(("q", 0, 5, -1, "nan"),))
+@pytest.mark.parametrize(
+    ("operator", "seen"), [("chacal,gamma=0.1", "outputs"), ("chacal", "the gradient of q")]
+)
+def test_a_row_that_sees_the_future_is_noticed(operator, seen, monkeypatch):
+    case = Case(operator, (2,), 9, spots=(("q", 0, 5, -1, "nan"),))
     assert try_case(case) == "causal"
     monkeypatch.setattr(guard, "finite", lambda *_: True)
-    with pytest.raises(Found, match="outputs before the first changed token"):
+    with pytest.raises(Found, match=f"{seen} before the first changed token"):
         try_case(case)
 
 

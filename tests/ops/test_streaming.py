@@ -138,6 +138,29 @@ def test_how_many_tiles_are_weighed_at_once_does_not_matter(text, span, monkeypa
         assert far(a, b) < EXACT
 
 
+@pytest.mark.parametrize("gamma", [0.01, streaming.LARGE, 0.9])
+@pytest.mark.parametrize("n", [1, 64, LEAF_CROSSING])
+@pytest.mark.parametrize("large", [0.0, 1.0], ids=["read off Z", "multiplied"])
+def test_both_ways_to_h(large, n, gamma, monkeypatch):
+    monkeypatch.setattr(streaming, "LARGE", large)
+    q, k, v = draw_qkv(2, n=n)
+    Y = chacal.resolvent_attention(q, k, v, gamma=gamma)
+    assert far(Y, oracle(q, k, v, gamma)) < EXACT
+
+
+def test_h_is_read_off_z_only_where_no_head_has_a_small_gamma(monkeypatch):
+    q, k, v = draw_qkv(2, n=9)
+    asked = []
+    rows = streaming.Rows
+    monkeypatch.setattr(
+        streaming, "Rows", lambda *args, **kw: asked.append(kw["only_Z"]) or rows(*args, **kw)
+    )
+    for gamma in (torch.tensor([0.9, 0.3]), torch.tensor([0.9, 0.0]), 0.9, 0.0):
+        chacal.resolvent_attention(q, k, v, gamma=gamma)
+    chacal.resolvent_attention(q, k, v, gamma=0.9, diagonal="drop")
+    assert asked == [True, False, True, False, False]
+
+
 def test_gradients_of_only_some_inputs():
     for i in range(3):
         inputs = draw_qkv(2, n=70)
