@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 INK, FAINT = "#0a0b0c", "#0d0e0f"
 MARKERS = "osD^vPX"
+PLAIN = (":", "-.", (0, (1, 3)))
+"""Lines to compare with, where there are several."""
 MANY_TICKS = 6
 STYLE: dict[Any, Any] = {
     "font.size": 11, "axes.titlesize": 12, "axes.labelsize": 11, "legend.fontsize": 9.5,
@@ -102,22 +104,15 @@ def draw_lines(plot: LinePlot) -> str:
     """Lines with a legend below; panels share y."""
 
     def draw(figure: Figure) -> None:
+        looks, told = _looks(plot), set[str]()
         for i, axes in enumerate(
             figure.subplots(1, len(plot.panels), sharey=True, squeeze=False)[0]
         ):
             panel = plot.panels[i]
-            look = zip(
-                (line for line in panel.lines if not line.plain), cycle(COLOURS), cycle(MARKERS)
-            )
-            for j, (line, colour, mark) in enumerate(look):
-                axes.plot(line.x, line.y, marker=mark, color=colour,
-                          ls="-" if j < len(COLOURS) else "--",
-                          label=line.name if i == 0 else None)  # fmt: skip
-            for line in panel.lines:
-                if line.plain:
-                    axes.plot(
-                        line.x, line.y, ls=":", color=INK, label=line.name if i == 0 else None
-                    )
+            for line in sorted(panel.lines, key=lambda line: line.plain):
+                label = None if line.name in told else line.name
+                axes.plot(line.x, line.y, label=label, **looks[line.name])
+                told.add(line.name)
             if panel.title:
                 axes.set_title(panel.title)
             axes.set_xlabel(panel.across)
@@ -135,9 +130,22 @@ def draw_lines(plot: LinePlot) -> str:
     return _svg(draw, plot.name, height=plot.height)
 
 
+def _looks(plot: LinePlot) -> dict[str, dict[str, Any]]:
+    """Name of a line -> how it is drawn, the same in every panel, so that one legend serves all."""
+    lines = [line for panel in plot.panels for line in panel.lines]
+    names = list(dict.fromkeys(line.name for line in lines if not line.plain))
+    looks: dict[str, dict[str, Any]] = {
+        name: {"color": colour, "marker": mark, "ls": "-" if j < len(COLOURS) else "--"}
+        for j, (name, colour, mark) in enumerate(zip(names, cycle(COLOURS), cycle(MARKERS)))
+    }
+    plain = dict.fromkeys(line.name for line in lines if line.plain)
+    return looks | {name: {"color": INK, "ls": dots} for name, dots in zip(plain, cycle(PLAIN))}
+
+
 def _ticks(axes: Axes, at: Sequence[float], names: Sequence[str]) -> None:
     if names:
-        axes.set_xticks(range(len(names)), names)
+        beside = len(axes.figure.axes)  # narrow panels have no room for names side by side
+        axes.set_xticks(range(len(names)), names, rotation=90 if beside > 2 else 0)
     else:
         turned = 45 if len(at) > MANY_TICKS and at[-1] >= 1000 else 0
         axes.set_xticks(at, [f"{x:,g}" if x < 1e6 else f"{x:,.0f}" for x in at], rotation=turned)
@@ -171,6 +179,8 @@ def _svg(draw: Callable[[Figure], None], salt: str, height: float, width: float 
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r' xmlns(:xlink)?="[^"]*"', "", text)
+    # a hundredth of a point is finer than any screen; matplotlib writes millionths
+    text = re.sub(r'(?<= d=")[^"]*', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)
     # ids of one plot must not meet those of another in the same page
     prefix = re.sub(r"\W", "", salt)
     text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{prefix}-", text)

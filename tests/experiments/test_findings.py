@@ -1,5 +1,7 @@
 """Sentences that are computed: the frontier, readings, the rule of heads, the leaks; and why."""
 
+import dataclasses
+
 import pytest
 from tables import cells_of, done, found, made
 
@@ -15,8 +17,14 @@ from chacal.experiments.tables import (
     top_k,
     updates,
 )
-from chacal.experiments.tables._arithmetic import best_block, exponent, frontier, tail
-from chacal.report.results import CostPoint
+from chacal.experiments.tables._arithmetic import (
+    best_block,
+    by_doublings,
+    exponent,
+    frontier,
+    tail,
+)
+from chacal.report.results import CostPoint, GroupSizes
 
 
 def of(table, label, seconds=None, scale=None, **metrics):
@@ -75,7 +83,7 @@ def test_at_every_length_the_others_are_told_against_exact_chacal():
         "Dense, L=2": ((1024,), (50.0,)),
     }
     assert [panel.title for panel in by_hops.panels] == ["n = 1,024", "n = 16,384"]
-    assert by_hops.panels[1].lines[0].x == (16,)
+    assert by_hops.panels[1].ticks[by_hops.panels[1].lines[0].x[0]] == "16-31"
     assert table.line_plots([]) == []
 
 
@@ -203,3 +211,12 @@ def test_exponents_and_the_fastest_block():
     sweep = [point(block_size=m, seconds=s) for m, s in ((4, 3.0), (8, 1.0), (16, 2.0))]
     assert best_block(sweep) == (8, (3.0, 2.0))
     assert best_block(sweep[1:]) == (8, (1.0, 2.0))
+
+
+def test_hops_are_grouped_by_doublings_and_every_question_weighs_the_same():
+    shares = {f"accuracy/hops={at:02}": share for at, share in {0: 1, 2: 0.5, 3: 1, 70: 0}.items()}
+    some = of(length.TABLE, "Dense, L=2, n=1,024", accuracy=0.5, **shares)
+    assert by_doublings(some, "accuracy", "hops") == {0: 1, 2: 0.75, 6: 0}
+    counted = GroupSizes(by="hops", at=(0, 2, 3, 70), sizes=(4, 30, 10, 9))
+    sized = dataclasses.replace(some, result=dataclasses.replace(some.result, sizes=(counted,)))
+    assert by_doublings(sized, "accuracy", "hops", few=9) == {2: 0.625, 6: 0}

@@ -38,6 +38,31 @@ def frontier(points: Mapping[T, tuple[float, float]]) -> list[T]:
     return rows
 
 
+DOUBLINGS = ("0", "1", "2-3", "4-7", "8-15", "16-31", "32-63")
+"""Names of the groups that `by_doublings` makes of hops; whoever has more is in the last."""
+
+
+def by_doublings(of: Found[R], metric: str, by: str, few: int = 1) -> dict[int, float]:
+    """Place in `DOUBLINGS` -> the mean of a metric in that group, each question weighing the same.
+
+    Args:
+        of: a row with its figures by group; groups whose sizes are unknown weigh the same.
+        metric: what is averaged.
+        by: what the groups are numbers of, such as hops.
+        few: questions that a group needs to have a figure, where sizes are known.
+    """
+    sizes = of.result.group_sizes(by)
+    groups: dict[int, list[tuple[float, int]]] = {}
+    for at, figure in of.result.broken_down(metric, by).items():
+        place = min(int(at).bit_length(), len(DOUBLINGS) - 1)
+        groups.setdefault(place, []).append((figure.mean, sizes.get(at, 1)))
+    return {
+        place: sum(mean * size for mean, size in group) / count
+        for place, group in sorted(groups.items())
+        if (count := sum(size for _, size in group)) >= (few if sizes else 1)
+    }
+
+
 def exponent(x: Sequence[float], y: Sequence[float]) -> float | None:
     """The slope of log y over log x by least squares; None for fewer than two points."""
     if len(x) < 2:

@@ -15,7 +15,7 @@ from chacal._depth import nearest
 from chacal.experiments.cells import Cell, Evaluation
 from chacal.experiments.scales import Scale
 from chacal.experiments.table import Found, Table
-from chacal.experiments.tables._arithmetic import mean_of
+from chacal.experiments.tables._arithmetic import DOUBLINGS, by_doublings, mean_of
 from chacal.experiments.text_scales import TEXT_SCALES
 from chacal.report.drawings import Line, LinePlot, Panel
 from chacal.report.results import EXACT_MATCH, LOSS, ByGroup
@@ -56,19 +56,21 @@ class Row:
     harder: bool = False
 
     @property
+    def mechanism(self) -> str:
+        """As in "γ from 0.5 in one"."""
+        start = {LEARNED: "γ from 0.5", FROM_ZERO: "γ from 0", WINDOW: "window of 64, γ from 0.5"}
+        if self.operator == "dense":
+            return "dense"
+        count = self.patched if isinstance(self.patched, str) else len(self.patched)
+        return f"{start[self.operator]} in {COUNTS.get(count, count)}"
+
+    @property
     def label(self) -> str:
         """As in "first 8 layers, γ from 0.5 in one"."""
         model = f"first {self.first} layers" if self.first else "whole model"
-        start = {LEARNED: "γ from 0.5", FROM_ZERO: "γ from 0", WINDOW: "window of 64, γ from 0.5"}
-        if self.operator == "dense":
-            told = "dense"
-        else:
-            count = self.patched if isinstance(self.patched, str) else len(self.patched)
-            told = f"{start[self.operator]} in {COUNTS.get(count, count)}"
-        if self.rate:
-            told += f", AdamW {self.rate:g}"
-        told += ", pairs as names and noise" * self.harder
-        return f"{model}, {told}{', longer texts' * self.longer}"
+        rate = f", AdamW {self.rate:g}" if self.rate else ""
+        texts = ", pairs as names and noise" * self.harder + ", longer texts" * self.longer
+        return f"{model}, {self.mechanism}{rate}{texts}"
 
     def layers(self, depth: int, free: Sequence[int]) -> list[int]:
         """The patched layers of a model of so many: of those that can be, the nearest ones."""
@@ -106,6 +108,11 @@ KINDS = (
         Row(operator=operator, patched=patched, first=first)
         for first in (4, 8, 16)
         for operator, patched in (("dense", ()), (LEARNED, MIDDLE), (FROM_ZERO, MIDDLE))
+    ),
+    *(
+        Row(operator=operator, patched=patched, first=first)
+        for first in (16, 24)
+        for operator, patched in (("dense", ()), (LEARNED, FOUR))
     ),
     *(
         Row(operator=operator, patched=patched, rate=rate)
@@ -189,42 +196,44 @@ class HopsTable(Table[Row]):
         return said
 
     def line_plots(self, found: Sequence[Found[Row]]) -> list[LinePlot]:
-        """Right answers against hops: whole models, the same on longer texts, and cut ones."""
+        """Right answers against hops: of whole models on three kinds of text, and of cut ones."""
+        whole = {
+            "as trained": lambda row: not (row.varied or row.longer),
+            "longer texts": lambda row: row.longer,
+            "pairs, noise": lambda row: row.harder,
+        }
+        cut = {
+            f"first {first}": lambda row, first=first: row.first == first
+            for first in sorted({of.row.first for of in found} - {0})
+        }
+        few = f"groups of fewer than {FEW} questions left out"
         kinds = (
-            ("the whole model", lambda row: not (row.varied or row.longer)),
-            ("longer texts", lambda row: row.longer),
-            ("its first layers", lambda row: bool(row.first)),
-            ("pairs as names, noise", lambda row: row.harder),
+            ("hops", f"Right answers by the number of hops ({few}).", whole),
+            ("first", f"The same of a model cut to its first layers ({few}).", cut),
         )
-        panels = []
-        for title, fits in kinds:
-            lines = [
-                Line(name=of.row.label, x=tuple(at), y=tuple(100 * y for y in at.values()),
-                     plain=of.row.operator == "dense")
-                for of in found
-                if fits(of.row) and (at := _by_hops(of))
-            ]  # fmt: skip
-            if lines:
-                panels.append(Panel(title=title, across="hops", lines=tuple(lines)))
-        if not panels:
-            return []
-        return [
-            LinePlot(
-                name="exact_match/hops", text="Right answers by the number of hops (groups of "
-                f"fewer than {FEW} questions left out).", up="right (%)", panels=tuple(panels),
-                percent=True, height=4.6,
+        plots = []
+        for name, text, panels in kinds:
+            drawn = tuple(
+                Panel(title=title, across="hops", lines=lines, ticks=DOUBLINGS)
+                for title, fits in panels.items()
+                if (lines := _lines([of for of in found if fits(of.row)]))
             )
-        ]  # fmt: skip
+            if drawn:
+                plots.append(
+                    LinePlot(name=f"exact_match/{name}", text=text, up="right (%)", panels=drawn,
+                             percent=True, height=4.6)
+                )  # fmt: skip
+        return plots
 
 
-def _by_hops(of: Found[Row]) -> dict[int, float]:
-    """Hops -> the share that is right, where there are enough questions."""
-    sizes = of.result.group_sizes("hops")
-    return {
-        hops: figure.mean
-        for hops, figure in of.result.broken_down("exact_match", "hops").items()
-        if sizes.get(hops, FEW) >= FEW
-    }
+def _lines(found: Sequence[Found[Row]]) -> tuple[Line, ...]:
+    """One for every mechanism that was asked enough at some number of hops."""
+    return tuple(
+        Line(name=of.row.mechanism, x=tuple(at), y=tuple(100 * y for y in at.values()),
+             plain=of.row.operator == "dense")
+        for of in found
+        if (at := by_doublings(of, "exact_match", "hops", FEW))
+    )  # fmt: skip
 
 
 def _far(of: Found[Row]) -> float | None:

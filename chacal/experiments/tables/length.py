@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from chacal.experiments.cells import Cell, Evaluation
 from chacal.experiments.scales import Scale
 from chacal.experiments.table import Found, Table
-from chacal.experiments.tables._arithmetic import points
+from chacal.experiments.tables._arithmetic import DOUBLINGS, by_doublings, points
 from chacal.report.drawings import Line, LinePlot, Panel
 from chacal.report.results import ACCURACY, EXACT_MATCH, SECONDS, ByGroup
 from chacal.tasks import VariableSymbols
@@ -282,10 +282,10 @@ class LengthTable(Table[Row]):
                 continue
             right = of.figures["accuracy"].mean
             by_length.setdefault(of.row.mechanism, {})[of.row.n] = 100 * right
-            at = of.result.broken_down("accuracy", "hops")
+            at = by_doublings(of, "accuracy", "hops")
             if at:
                 line = Line(name=of.row.mechanism, x=tuple(at), plain=of.row.name == "Dense",
-                            y=tuple(100 * figure.mean for figure in at.values()))  # fmt: skip
+                            y=tuple(100 * share for share in at.values()))  # fmt: skip
                 by_hops.setdefault(of.row.n, []).append(line)
         lines = tuple(
             Line(name=name, x=tuple(at), y=tuple(at.values()), plain=name.startswith("Dense"))
@@ -299,7 +299,7 @@ class LengthTable(Table[Row]):
             )  # fmt: skip
         if by_hops:
             panels = tuple(
-                Panel(title=f"n = {n:,}", across="hops", lines=tuple(by_hops[n]))
+                Panel(title=f"n = {n:,}", across="hops", lines=tuple(by_hops[n]), ticks=DOUBLINGS)
                 for n in sorted(by_hops)
             )
             plots.append(
