@@ -1,4 +1,5 @@
-"""JSON as it lies in files: the one reader for all rooms, since files come from strangers too.
+"""Files that all rooms share: the one reader of JSON, since files come from strangers too, and the
+folder where what can be made again is kept.
 
 Whatever a file holds, the answer is plain data or one line that names the file. What plain data
 means is `_plain.py`'s part.
@@ -7,11 +8,17 @@ means is `_plain.py`'s part.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 MOST_NESTED = 64
 """Lists and objects within each other; ours have ten at most, and Python ends at about 1000."""
+
+
+def cache_folder() -> Path:
+    """Where what was fetched or made once is kept: streamed text, tokens, compiled libraries."""
+    return Path(os.environ.get("CHACAL_CACHE") or Path.home() / ".cache" / "chacal")
 
 
 def read_json(path: Path) -> Any:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from chacal.ops.attend import row_lse, score_pieces, score_room
+from chacal.ops.diagonal import leaf_size
 from chacal.ops.inputs import Gamma, check_choice, check_count, run
 from chacal.ops.library import Operation
 from chacal.ops.ragged import PLANS, ByLength
@@ -33,7 +34,7 @@ from chacal.ops.samplers import (
     sum_blocks,
     up,
 )
-from chacal.ops.streaming import Adjoint, Rows, from_first, leaf_size, row_sums
+from chacal.ops.streaming import Adjoint, Rows, from_first, row_sums
 
 BRANCHES = ("both", "local", "residual")
 VALUES = ("rows", "mean")

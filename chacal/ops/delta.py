@@ -23,15 +23,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chacal.ops.diagonal import solve_tile
 from chacal.ops.inputs import check_choice, check_qkv, may_read, over_heads, run
 from chacal.ops.library import Operation, no_dgamma
-from chacal.ops.streaming import (
-    RESOLVENT,
-    Adjoint,
-    Rows,
-    row_sums,
-    solve_tile,
-)
+from chacal.ops.streaming import RESOLVENT, Adjoint, Rows, row_sums
 
 READS = ("queries", "keys")
 

@@ -31,9 +31,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chacal.ops.diagonal import solve_tile
 from chacal.ops.inputs import Gamma, run
 from chacal.ops.library import Operation, no_dgamma
-from chacal.ops.streaming import from_first, solve_tile
+from chacal.ops.streaming import from_first
 
 Offsets = str | tuple[int, ...]
 Place = tuple[int, slice, slice]

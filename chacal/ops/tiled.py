@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from chacal.ops.attend import softmax_rows_lse
+from chacal.ops.diagonal import solve_tile
 from chacal.ops.library import Operation, no_dgamma
-from chacal.ops.streaming import solve_tile
 
 STRETCH = 8
 """What of Z is held at once, in spans of what a tile sees by itself: moved once in so many."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from chacal.tasks.hub import cache_folder
+from chacal._files import cache_folder
 
 LARGE = 64 * 2**20
 PIECE = 16 * 2**20

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from chacal._echo import shown
 from chacal._extras import install
+from chacal._files import cache_folder
 
 EXTRA = install("data")
 
@@ -42,11 +43,6 @@ def parse_source(source: str) -> HubText | None:
             f"FROM-TO in the place of MEGABYTES"
         )
     return HubText(name, config or None, split, int(first), int(last) if last else None)
-
-
-def cache_folder() -> Path:
-    """Where streamed text and tokens are kept."""
-    return Path(os.environ.get("CHACAL_CACHE") or Path.home() / ".cache" / "chacal")
 
 
 def local_text(source: str) -> Path:

@@ -1,0 +1,191 @@
+"""The compiled library against float64, in every width of vectors that this processor has."""
+
+import ctypes
+
+import oracles
+import pytest
+import torch
+from cases import LEAF_CROSSING, draw, draw_qkv, leaves, relative
+
+import chacal
+from chacal.native import build, resolvent
+from chacal.ops import streaming
+
+FLOAT32 = 1e-5
+"""Norm-wise, outputs and gradients, against float64, as for plain PyTorch (test_precision.py)."""
+
+COMPILER = build.find_compiler()
+KINDS = {
+    "as it is used": (),
+    # buffers start as NaN: what nobody wrote must not be read
+    "poisoned": ("-DPOISON",),
+    "AVX2": ("-DPOISON", "-mno-avx512f"),
+    "SSE": ("-DPOISON", "-mno-avx"),
+}
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
+
+
+@pytest.fixture(scope="module", params=KINDS, autouse=True)
+def kind(request, tmp_path_factory):
+    """Every test with every kind of the library in the place of the one in use."""
+    try:
+        path = build.compiled(
+            COMPILER, (*build.OPTIONS, *KINDS[request.param]), tmp_path_factory.mktemp("native")
+        )
+    except ValueError as error:
+        pytest.skip(f"{request.param}: {error}")
+    made = ctypes.CDLL(str(path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resolvent, "library", lambda: made)
+        patch.setattr(resolvent, "LEAST", 1)
+        yield request.param
+
+
+def with_gradients(inputs, gamma, dY, **options):
+    """Y and the gradients of q, k, v and γ."""
+    *inputs, gamma = leaves(*inputs, gamma)
+    Y = chacal.resolvent_attention(*inputs, gamma=gamma, **options)
+    return [Y, *torch.autograd.grad((Y * dY).sum(), [*inputs, gamma])]
+
+
+def against_float64(inputs, gamma, dY, tolerance=FLOAT32, **options):
+    ours = with_gradients(inputs, gamma, dY, **options)
+    exact = with_gradients([x.double() for x in inputs], gamma.double(), dY.double(), **options)
+    for a, b in zip(ours, exact, strict=True):
+        a, b = a.detach(), b.detach()
+        assert a.dtype == torch.float32
+        # γ's gradient is a difference of two sums, which may be much larger
+        far = tolerance if a.ndim > 1 else 3 * tolerance
+        assert relative(a, b) < far if float(b.norm()) else float(a.norm()) < far
+
+
+@pytest.mark.parametrize("diagonal", ["keep", "drop"])
+@pytest.mark.parametrize("n", [2, 7, 8, 33, 63, 64, 65, LEAF_CROSSING, 333])
+@pytest.mark.parametrize(("d", "d_v"), [(3, 3), (1, 17), (24, 5), (64, 64)])
+def test_outputs_and_gradients(diagonal, n, d, d_v):
+    q, k, v = draw_qkv(3, n=n, d=d, d_v=d_v, dtype=torch.float32)
+    gamma = torch.tensor([0.0, 0.5, 0.9])
+    dY = draw(3, n, d_v, seed=4, dtype=torch.float32)
+    against_float64([q / d**0.25, k / d**0.25, v], gamma, dY, diagonal=diagonal)
+
+
+def test_one_token_passes_itself_on():
+    q, k, v = draw_qkv(2, n=1, dtype=torch.float32)
+    assert relative(chacal.resolvent_attention(q, k, v), v) < FLOAT32
+
+
+@pytest.mark.parametrize("diagonal", ["keep", "drop"])
+def test_against_the_oracle(diagonal):
+    q, k, v = draw_qkv(2, n=67, d_v=5)
+    exact = oracles.each(
+        lambda q, k, v: oracles.resolvent(oracles.attention(q, k), v, 0.9, diagonal), q, k, v
+    )
+    ours = chacal.resolvent_attention(q.float(), k.float(), v.float(), diagonal=diagonal)
+    assert relative(ours, exact) < FLOAT32
+
+
+@pytest.mark.parametrize("diagonal", ["keep", "drop"])
+@pytest.mark.parametrize("t", [0, 5, 63, 64, 70, 129])
+def test_no_row_depends_on_a_later_token(diagonal, t):
+    inputs = leaves(*draw_qkv(2, n=LEAF_CROSSING, dtype=torch.float32))
+    Y = chacal.resolvent_attention(*inputs, diagonal=diagonal)
+    for x in torch.autograd.grad(Y[:, t].sum(), inputs):
+        assert (x[:, t + 1 :] == 0).all()
+    later = [x.detach().clone() for x in inputs]
+    for x in later:
+        x[:, t + 1 :] = draw(*x[:, t + 1 :].shape, seed=7, dtype=torch.float32)
+    again = chacal.resolvent_attention(*later, diagonal=diagonal)
+    assert torch.equal(Y[:, : t + 1], again[:, : t + 1])
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_bad_token_is_none_of_the_rows_before_it(value, which):
+    inputs = draw_qkv(2, n=LEAF_CROSSING, dtype=torch.float32)
+    before = resolvent.forward(*inputs, torch.tensor(0.9), 0.5, False)[0]
+    inputs[which][0, 70] = value
+    after = resolvent.forward(*inputs, torch.tensor(0.9), 0.5, False)[0]
+    assert torch.equal(before[0, :70], after[0, :70])
+    assert torch.equal(before[1], after[1])
+    if value is torch.nan:
+        seen = after[0, 70:] if which else after[0, 70]
+        assert seen.isnan().all()
+
+
+@pytest.mark.parametrize("sharp", [1, 30, 1000])
+def test_scores_of_any_size(sharp):
+    q, k, v = draw_qkv(2, n=LEAF_CROSSING, d=8, dtype=torch.float32)
+    Y = chacal.resolvent_attention(sharp * q, k, v)
+    exact = chacal.resolvent_attention(sharp * q.double(), k.double(), v.double())
+    # a score of s is rounded by about s · 1e-7, and its weight by as much of itself
+    assert relative(Y, exact) < max(FLOAT32, 1e-6 * sharp)
+
+
+def test_gamma_near_1():
+    q, k, v = draw_qkv(2, n=LEAF_CROSSING, d=8, dtype=torch.float32)
+    dY = draw(2, LEAF_CROSSING, 8, seed=4, dtype=torch.float32)
+    against_float64([q, k, v], torch.tensor([0.99, 0.999]), dY, tolerance=1e-2)
+
+
+def test_heads_may_lie_anywhere():
+    # (batch, n, heads, d), as a projection makes it, and a value for all heads
+    x = draw(2, 70, 3, 12, seed=1, dtype=torch.float32)
+    q, k, v = x[..., :5].transpose(1, 2), x[..., 5:10].transpose(1, 2), x[:, :, :1, 10:]
+    v = v.transpose(1, 2).expand(2, 3, 70, 2)
+    ours = chacal.resolvent_attention(q, k, v)
+    assert torch.equal(ours, chacal.resolvent_attention(*(x.contiguous() for x in (q, k, v))))
+    odd = q.mT.contiguous().mT  # rows that do not lie together
+    assert torch.equal(ours, chacal.resolvent_attention(odd, k, v))
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_threads_share_heads(threads):
+    inputs = draw_qkv(7, n=100, dtype=torch.float32)
+    gamma, dY = torch.linspace(0, 0.9, 7), draw(7, 100, 3, seed=4, dtype=torch.float32)
+    alone = with_gradients(inputs, gamma, dY)
+    torch.set_num_threads(threads)
+    try:
+        assert all(map(torch.equal, alone, with_gradients(inputs, gamma, dY)))
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_it_is_what_an_operator_runs(monkeypatch):
+    """Float32 on a CPU goes there, both ways; other dtypes, few tokens and few heads do not."""
+    asked = []
+    run = resolvent._run
+    monkeypatch.setattr(
+        resolvent, "_run", lambda name, call: asked.append((name, call.n)) or run(name, call)
+    )
+    monkeypatch.setattr(resolvent, "LEAST", 24)
+    for n, dtype in ((24, torch.float32), (24, torch.bfloat16), (23, torch.float32)):
+        q, k, v = leaves(*draw_qkv(2, n=n, dtype=dtype))
+        chacal.parse_operator("chacal")(q, k, v).sum().backward()
+    chacal.resolvent_attention(*draw_qkv(2, n=24))
+    assert asked == 2 * [("chacal_forward", 24), ("chacal_backward", 24)]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    assert not resolvent.fits(draw(2, 24, 3, dtype=torch.float32))
+    assert resolvent.fits(draw(3, 24, 3, dtype=torch.float32))
+
+
+def test_no_memory_is_said(monkeypatch):
+    class Full:
+        @staticmethod
+        def chacal_forward(call, threads):
+            return 1
+
+    monkeypatch.setattr(resolvent, "library", Full)
+    with pytest.raises(MemoryError, match="no memory for 100 tokens; expected room for about"):
+        resolvent.forward(*draw_qkv(1, n=100, dtype=torch.float32), torch.tensor(0.5), 1.0, False)
+
+
+@pytest.mark.parametrize("diagonal", ["keep", "drop"])
+def test_plain_pytorch_beside_it_computes_the_same(diagonal, monkeypatch):
+    inputs = draw_qkv(2, n=LEAF_CROSSING, d=8, dtype=torch.float32)
+    dY = draw(2, LEAF_CROSSING, 8, seed=4, dtype=torch.float32)
+    gamma = torch.tensor([0.5, 0.9])
+    ours = with_gradients(inputs, gamma, dY, diagonal=diagonal)
+    monkeypatch.setattr(streaming.native, "fits", lambda q: False)
+    for a, b in zip(ours, with_gradients(inputs, gamma, dY, diagonal=diagonal), strict=True):
+        assert relative(a, b) < 2 * FLOAT32
