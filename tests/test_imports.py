@@ -23,7 +23,9 @@ MAY_IMPORT = {
     "hf": {"ops", "decoding", "operators", "nn", "report", "_extras", "_depth"},
     "tasks": {"_plain", "_files", "_extras", "_memory", "_echo"},
     "eval": {"tasks", "_extras"},
-    "bench": {"ops", "operators", "decoding", "kernels", "parallel", "_orphans", "_memory"},
+    "bench": {
+        "ops", "operators", "decoding", "kernels", "native", "parallel", "_orphans", "_memory",
+    },
     "report": {"_plain", "_files", "_extras", "_echo"},
     "training": {
         "ops", "operators", "nn", "hf", "tasks", "bench", "parallel", "_version", "_plain",

@@ -26,6 +26,7 @@ from typing import TypeVar
 import torch
 
 from chacal._orphans import end_after
+from chacal.native.build import library
 from chacal.ops.inputs import check_count
 
 MOST_THREADS = 1024
@@ -222,6 +223,7 @@ def machine(threads: int, device: str = "cpu") -> dict[str, str | int]:
         "threads": threads,
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "exact": "plain PyTorch" if library() is None else "compiled",
         "wait_policy": os.environ.get("OMP_WAIT_POLICY", "default"),
     }
 
@@ -246,7 +248,7 @@ def peak_memory(code: str, threads: int = 1) -> tuple[int, int]:
         "    except (OSError, IndexError):\n"
         "        unit = 1 if sys.platform == 'darwin' else 1024\n"
         "        return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "x = torch.zeros(1, 1, 8, 8, requires_grad=True)\n"
+        "x = torch.zeros(1, 1, 32, 8, requires_grad=True)\n"
         "chacal.resolvent_attention(x, x, x).sum().backward()\n"
         "try:\n"
         "    open('/proc/self/clear_refs', 'w').write('5')\n"

@@ -235,7 +235,7 @@ def _where(device: str, threads: int) -> str:
     """What figures were measured on, for people."""
     if device == "cuda":
         return str(machine(threads, device)["gpu"])
-    return f"{threads} thread(s) of {processor()}"
+    return f"{threads} thread(s) of {processor()}; exact ChaCAL {machine(threads)['exact']}"
 
 
 def _figures(row: Timed) -> dict[str, Any]:

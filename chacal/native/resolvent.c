@@ -10,308 +10,96 @@ The backward pass is the transposed system, last tile first. With W = (1-γ) dY 
 
     G = Aᵀ W,   dA = W Zᵀ,   dS = A ∘ (dA - W·H)
 
-Nothing here has a ragged edge: a head is copied into rows and columns that are filled up with
-zeros, keys and Z also transposed, since every product is C += A B with numbers of A spread over a
-vector and rows of B and C read as vectors. Scores are in powers of two: log2 e is in the keys.
-
-Heads are independent, and threads take the next one that nobody has.
+What it is made of is in tiles.h.
 */
 
-#include <math.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-
-#if defined(__AVX512F__)
-#define LANES 16
-#elif defined(__AVX__)
-#define LANES 8
-#else
-#define LANES 4
-#endif
-
-typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
-enum {
-    TILE = 64,                     /* rows of a tile, and keys */
-    CHUNK = 4,                     /* tiles of keys whose scores are made at once, forward */
-    ROWS = LANES == 16 ? 8 : 4,    /* rows of C that stay in registers */
-    RUN = 8,                       /* rows of a diagonal tile that are solved one by one */
-};
-
-#define LOG2E 1.44269504088896341f
-#define LN2 0.69314718055994531f
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-
-/* What Python hands over; strides are in numbers, rows themselves lie together. */
-struct view {
-    const float *data;
-    long head, row;
-};
-
-struct forward_call {
-    struct view q, k, v;
-    const float *gamma; /* of every head */
-    float *Y, *lse;     /* (heads, n, d_v) and (heads, n), without gaps */
-    long heads, n, d, d_v;
-    float scale;
-    int drop;
-};
+#include "tiles.h"
 
 struct backward_call {
     struct view q, k, v, H, dY;
-    const float *gamma, *lse;
+    const float *gamma, *lse; /* lse in powers of two */
     float *dq, *dk, *dv;
     long heads, n, d, d_v;
     float scale;
     int drop;
 };
 
-/* ---- vectors ------------------------------------------------------------------------------- */
-
-static inline vec load(const float *x) { return *(const vec *)x; }
-static inline void store(float *x, vec y) { *(vec *)x = y; }
-
-static inline vec pick(ivec where, vec a, vec b) {
-    return (vec)(((ivec)a & where) | ((ivec)b & ~where));
-}
-
-static inline vec larger(vec a, vec b) { return pick(a > b, a, b); }
-
-static inline float sum(vec x) {
-    float total = 0;
-    for (int i = 0; i < LANES; i++) total += x[i];
-    return total;
-}
-
-static inline float largest(vec x) {
-    float most = x[0];
-    for (int i = 1; i < LANES; i++) most = x[i] > most ? x[i] : most;
-    return most;
-}
-
-/* 2^x to 1e-7 of itself for x up to 127; 0 below -125. NaN stays NaN. */
-static inline vec power(vec x) {
-    const vec magic = (vec){} + 12582912.0f; /* 1.5 · 2^23: what is added to it is rounded */
-    const ivec none = x < -125.0f;
-    x = pick(none, (vec){} - 125.0f, x);
-    const vec whole = x + magic;
-    const vec f = x - (whole - magic); /* within a half */
-    vec p = (vec){} + 1.535336182e-4f; /* the best polynomial of this degree there: 2e-9 */
-    p = p * f + 1.339887445e-3f;
-    p = p * f + 9.618437358e-3f;
-    p = p * f + 5.550332471e-2f;
-    p = p * f + 2.402264791e-1f;
-    p = p * f + 6.931472029e-1f;
-    p = p * f + 1.0f;
-    return (vec)(((ivec)p + ((ivec)whole << 23)) & ~none);
-}
-
-/* ---- products ------------------------------------------------------------------------------ */
-
-/* ROWS rows and `wide` vectors of C (+)= A B, over `depth`; A's numbers are `down` and `across`
-   apart. Inlined, so that `wide` and the strides are constants and C stays in registers. */
-static inline __attribute__((always_inline)) void
-block(const int wide, const float *A, long down, long across, const float *B, long ldb, float *C,
-      long ldc, long depth, int add) {
-    vec c[ROWS][2];
-#pragma GCC unroll 8
-    for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 2
-        for (int w = 0; w < wide; w++)
-            c[r][w] = add ? load(C + r * ldc + w * LANES) : (vec){};
-    for (long t = 0; t < depth; t++) {
-        vec b[2];
-#pragma GCC unroll 2
-        for (int w = 0; w < wide; w++) b[w] = load(B + t * ldb + w * LANES);
-#pragma GCC unroll 8
-        for (int r = 0; r < ROWS; r++) {
-            const float a = A[r * down + t * across];
-#pragma GCC unroll 2
-            for (int w = 0; w < wide; w++) c[r][w] += a * b[w];
-        }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 2
-        for (int w = 0; w < wide; w++) store(C + r * ldc + w * LANES, c[r][w]);
-}
-
-/* C (rows, columns) (+)= A (rows, depth) B (depth, columns); rows a multiple of ROWS, columns of
-   LANES. */
-static inline __attribute__((always_inline)) void
-product(long rows, long columns, long depth, const float *A, long down, long across,
-        const float *B, long ldb, float *C, long ldc, int add) {
-    long j = 0;
-    for (; j + 2 * LANES <= columns; j += 2 * LANES)
-        for (long i = 0; i < rows; i += ROWS)
-            block(2, A + i * down, down, across, B + j, ldb, C + i * ldc + j, ldc, depth, add);
-    for (; j < columns; j += LANES)
-        for (long i = 0; i < rows; i += ROWS)
-            block(1, A + i * down, down, across, B + j, ldb, C + i * ldc + j, ldc, depth, add);
-}
-
-/* The same with A as it lies, and with A transposed: its numbers then lie together downwards. */
-static void times(long rows, long columns, long depth, const float *A, long lda, const float *B,
-                  long ldb, float *C, long ldc, int add) {
-    product(rows, columns, depth, A, lda, 1, B, ldb, C, ldc, add);
-}
-
-static void transposed_times(long rows, long columns, long depth, const float *A, long lda,
-                             const float *B, long ldb, float *C, long ldc, int add) {
-    product(rows, columns, depth, A, 1, lda, B, ldb, C, ldc, add);
-}
-
-/* ---- copies -------------------------------------------------------------------------------- */
-
-static long up(long x, long step) { return (x + step - 1) / step * step; }
-
-/* Rows a to a + TILE of (n, d), times a factor, into (TILE, width); zeros where there are none. */
-static void fill(float *to, long width, struct view x, long head, long a, long n, long d,
-                 float factor) {
-    for (long r = 0; r < TILE; r++, to += width) {
-        const float *from = x.data + head * x.head + (a + r) * x.row;
-        long there = a + r < n ? d : 0, c = 0;
-        for (; c < there; c++) to[c] = from[c] * factor;
-        for (; c < width; c++) to[c] = 0;
-    }
-}
-
-/* (TILE, d) with rows `width` apart -> (d, TILE). */
-static void transpose(float *to, const float *from, long width, long d, float factor) {
-    for (long c = 0; c < d; c++)
-        for (long r = 0; r < TILE; r++) to[c * TILE + r] = from[r * width + c] * factor;
-}
-
-/* Rows of a tile, times a factor, to where the caller wants them: d numbers a row, no gaps. */
-static void empty(float *to, const float *from, long width, long rows, long d, float factor) {
-    for (long r = 0; r < rows; r++)
-        for (long c = 0; c < d; c++) to[r * d + c] = from[r * width + c] * factor;
-}
-
-static void zero_above(float *T, long ld) {
-    for (long r = 0; r < TILE; r++)
-        for (long s = r + 1; s < TILE; s++) T[r * ld + s] = 0;
-}
-
 /* ---- forward ------------------------------------------------------------------------------- */
 
-struct forward_room {
-    float *K;                /* (tiles, d, TILE) keys, transposed, times scale · log2 e */
-    float *Z;                /* (n, d_v), filled up */
-    float *Q, *V, *H;        /* one tile of rows; H becomes A Z */
-    float *S;                /* (TILE, CHUNK · TILE) scores, then weights */
-    float most[TILE], mass[TILE]; /* of every row: its largest score, and the sum of its weights */
-};
-
-static long forward_size(const struct forward_call *call) {
-    long n = up(call->n, TILE), width = up(call->d_v, LANES);
-    return n * (call->d + width) + TILE * (call->d + 2 * width) + TILE * TILE * CHUNK;
-}
-
-/* The first `columns` of every row of S become its weights, and what H has is made smaller where
-   its scores turn out to be: on the diagonal a row has only the keys up to itself. */
-static void weigh(struct forward_room *at, long columns, long width, int diagonal) {
-    const long ld = CHUNK * TILE;
-    for (long r = 0; r < TILE; r++) {
-        float *S = at->S + r * ld;
-        if (diagonal)
-            for (long s = r + 1; s < TILE; s++) S[s] = -INFINITY;
-        vec most = (vec){} + at->most[r];
-        for (long s = 0; s < columns; s += LANES) most = larger(load(S + s), most);
-        const float before = at->most[r], now = largest(most);
-        vec mass = {};
-        for (long s = 0; s < columns; s += LANES) {
-            const vec weight = power(load(S + s) - now);
-            store(S + s, weight);
-            mass += weight;
-        }
-        if (now > before) {
-            const float less = exp2f(before - now);
-            at->mass[r] *= less;
-            for (long c = 0; c < width; c += LANES)
-                store(at->H + r * width + c, load(at->H + r * width + c) * less);
-            at->most[r] = now;
-        }
-        at->mass[r] += sum(mass);
+/* The tile's rows attend to keys `from` to `to`, all solved. */
+static void see(struct forward_room *at, long from, long to, long d, long width) {
+    for (long b = from; b < to; b += CHUNK * TILE) {
+        const long keys = MIN(to - b, CHUNK * TILE);
+        for (long s = 0; s < keys; s += TILE) score(at, b + s, d, s);
+        weigh(at, keys, width);
+        take(at, b, keys, width);
     }
 }
 
-/* The tile on the diagonal, weights in S, by forward substitution; H holds what is before it. */
-static void forward_tile(struct forward_room *at, float *Z, long width, float gamma, int drop) {
-    const long ld = CHUNK * TILE;
-    for (long r = 0; r < TILE; r++) {
-        const float share = 1 / at->mass[r];
-        for (long s = 0; s < TILE; s += LANES)
-            store(at->S + r * ld + s, load(at->S + r * ld + s) * share);
-        for (long c = 0; c < width; c += LANES)
-            store(at->H + r * width + c, load(at->H + r * width + c) * share);
-    }
-    for (long a = 0; a < TILE; a += RUN) {
-        times(RUN, width, a, at->S + a * ld, ld, Z, width, at->H + a * width, width, 1);
-        for (long r = a; r < a + RUN; r++) {
-            const float *T = at->S + r * ld;
-            const float own = T[r], rest = drop ? 1 : 1 / (1 - gamma * own);
-            for (long c = 0; c < width; c += LANES) {
-                vec h = load(at->H + r * width + c);
-                for (long s = a; s < r; s++) h += T[s] * load(Z + s * width + c);
-                const vec z = (load(at->V + r * width + c) + gamma * h) * rest;
-                store(Z + r * width + c, z);
-                store(at->H + r * width + c, h + own * z);
-            }
-        }
-    }
-}
-
-static void forward_head(const struct forward_call *call, long head, float *room) {
+static void forward_head(const void *argument, long head, float *room) {
+    const struct forward_call *call = argument;
     const long n = up(call->n, TILE), d = call->d, width = up(call->d_v, LANES);
-    const float gamma = call->gamma[head];
-    struct forward_room at;
-    at.K = room, at.Z = at.K + n * d;
-    at.Q = at.Z + n * width, at.V = at.Q + TILE * d, at.H = at.V + TILE * width;
-    at.S = at.H + TILE * width;
-    for (long a = 0; a < n; a += TILE) {
-        fill(at.Q, d, call->k, head, a, call->n, d, call->scale * LOG2E);
-        transpose(at.K + a * d, at.Q, d, d, 1);
-        fill(at.Q, d, call->q, head, a, call->n, d, 1);
-        fill(at.V, width, call->v, head, a, call->n, call->d_v, 1);
-        memset(at.H, 0, TILE * width * sizeof(float));
-        for (long r = 0; r < TILE; r++) at.most[r] = -INFINITY, at.mass[r] = 0;
-        for (long b = 0; b < a; b += CHUNK * TILE) {
-            const long keys = MIN(a - b, CHUNK * TILE);
-            for (long s = 0; s < keys; s += TILE)
-                times(TILE, TILE, d, at.Q, d, at.K + (b + s) * d, TILE, at.S + s, CHUNK * TILE, 0);
-            weigh(&at, keys, width, 0);
-            times(TILE, width, keys, at.S, CHUNK * TILE, at.Z + b * width, width, at.H, width, 1);
+    struct forward_room rooms[GROUP];
+    forward_rooms(call, room, rooms);
+    for (long first = 0; first < n; first += GROUP * TILE) {
+        const long last = MIN(first + GROUP * TILE, n);
+        for (long a = first; a < last; a += TILE)
+            begin_tile(&rooms[(a - first) / TILE], call, head, a);
+        /* keys before the group: each comes into the cache once for all of its rows */
+        for (long b = 0; b < first; b += CHUNK * TILE)
+            for (long a = first; a < last; a += TILE)
+                see(&rooms[(a - first) / TILE], b, MIN(b + CHUNK * TILE, first), d, width);
+        for (long a = first; a < last; a += TILE) {
+            struct forward_room *at = &rooms[(a - first) / TILE];
+            see(at, first, a, d, width);
+            score(at, a, d, 0);
+            hide_later(at->S, CHUNK * TILE, -INFINITY);
+            weigh(at, TILE, width);
+            forward_tile(at, at->Z + a * width, width, call->gamma[head], call->drop);
+            end_tile(at, call, head, a, 1);
         }
-        times(TILE, TILE, d, at.Q, d, at.K + a * d, TILE, at.S, CHUNK * TILE, 0);
-        weigh(&at, TILE, width, 1);
-        forward_tile(&at, at.Z + a * width, width, gamma, call->drop);
-        const long rows = MIN(call->n - a, TILE), first = head * call->n + a;
-        empty(call->Y + first * call->d_v, at.H, width, rows, call->d_v, 1 - gamma);
-        for (long r = 0; r < rows; r++)
-            call->lse[first + r] = (at.most[r] + log2f(at.mass[r])) * LN2;
     }
 }
 
 /* ---- backward ------------------------------------------------------------------------------ */
 
+/* Keys, and what later rows sent them: of a whole head, filled up. */
 struct backward_room {
-    float *Kt, *Zt;          /* (tiles, d, TILE) and (tiles, d_v, TILE); Kt times scale · log2 e */
-    float *K, *Z;            /* (n, d) and (n, d_v), filled up */
-    float *G, *dK;           /* what later rows sent, as long as these */
-    float *Q, *H, *W, *dH, *dQ; /* one tile of rows */
-    float *P, *dS;           /* (TILE, TILE) */
-    float *lse, *own;        /* (n): log-sum-exps in powers of two; of `drop`, A's diagonal */
-    float delta[TILE], hop[TILE];
+    float *Kt, *Zt;   /* (tiles, d, TILE) and (tiles, d_v, TILE); Kt times scale · log2 e */
+    float *K, *Z;     /* (n, d) and (n, d_v) */
+    float *G, *dK;    /* as long as Z and K */
+    float *lse, *own; /* (n): log-sum-exps in powers of two; of `drop`, A's diagonal */
+    float *P, *dS;    /* (TILE, TILE) */
+};
+
+/* One tile of rows. */
+struct backward_rows {
+    float *Q, *H, *W, *dH, *dQ;
+    float delta[TILE];
 };
 
 static long backward_size(const struct backward_call *call) {
     long n = up(call->n, TILE), wide = up(call->d, LANES), width = up(call->d_v, LANES);
-    return n * (call->d + call->d_v + 2 * wide + 2 * width + 2) +
-           TILE * (2 * wide + 3 * width) + 2 * TILE * TILE;
+    return n * (call->d + call->d_v + 2 * wide + 2 * width + 2) + 2 * TILE * TILE +
+           GROUP * TILE * (2 * wide + 3 * width);
+}
+
+static struct backward_room backward_room(const struct backward_call *call, float *room,
+                                          struct backward_rows *rows) {
+    const long n = up(call->n, TILE), wide = up(call->d, LANES), width = up(call->d_v, LANES);
+    struct backward_room at = {.Kt = room};
+    at.Zt = at.Kt + n * call->d, at.K = at.Zt + n * call->d_v, at.Z = at.K + n * wide;
+    at.G = at.Z + n * width, at.dK = at.G + n * width, at.lse = at.dK + n * wide;
+    at.own = at.lse + n, at.P = at.own + n, at.dS = at.P + TILE * TILE;
+    float *next = at.dS + TILE * TILE;
+    for (int i = 0; i < GROUP; i++) {
+        rows[i].Q = next, rows[i].dQ = rows[i].Q + TILE * wide;
+        rows[i].H = rows[i].dQ + TILE * wide, rows[i].W = rows[i].H + TILE * width;
+        rows[i].dH = rows[i].W + TILE * width, next = rows[i].dH + TILE * width;
+    }
+    memset(at.G, 0, n * width * sizeof(float));
+    memset(at.dK, 0, n * wide * sizeof(float));
+    return at;
 }
 
 static float dot(const float *a, const float *b, long width) {
@@ -321,159 +109,146 @@ static float dot(const float *a, const float *b, long width) {
 }
 
 /* G of the tile on the diagonal, weights in P, by backward substitution, and W. */
-static void backward_tile(struct backward_room *at, float *G, long width, float gamma, int drop) {
+static void backward_tile(const struct backward_room *at, const struct backward_rows *rows,
+                          float *G, long width, float gamma, int drop) {
     for (long a = TILE - RUN; a >= 0; a -= RUN) {
         const long after = a + RUN;
         transposed_times(RUN, width, TILE - after, at->P + after * TILE + a, TILE,
-                         at->W + after * width, width, G + a * width, width, 1);
+                         rows->W + after * width, width, G + a * width, width, 1);
         for (long s = after - 1; s >= a; s--) {
             const float own = at->P[s * TILE + s], rest = drop ? 1 : 1 / (1 - gamma * own);
             for (long c = 0; c < width; c += LANES) {
-                const vec dH = load(at->dH + s * width + c);
+                const vec dH = load(rows->dH + s * width + c);
                 vec g = load(G + s * width + c) + own * dH;
                 for (long r = s + 1; r < after; r++)
-                    g += at->P[r * TILE + s] * load(at->W + r * width + c);
+                    g += at->P[r * TILE + s] * load(rows->W + r * width + c);
                 g *= rest;
                 store(G + s * width + c, g);
-                store(at->W + s * width + c, dH + gamma * g);
+                store(rows->W + s * width + c, dH + gamma * g);
             }
         }
     }
 }
 
 /* dS = P ∘ (dA - δ), where `dS` holds dA; P = 2^(S - lse), where `P` holds S, unless it is known. */
-static void slope(struct backward_room *at, const float *lse, int known) {
+static void slope(const struct backward_room *at, const float *delta, const float *lse) {
     for (long r = 0; r < TILE; r++)
         for (long s = r * TILE; s < (r + 1) * TILE; s += LANES) {
-            const vec P = known ? load(at->P + s) : power(load(at->P + s) - lse[r]);
-            if (!known) store(at->P + s, P);
-            store(at->dS + s, P * (load(at->dS + s) - at->delta[r]));
+            const vec P = lse ? power(load(at->P + s) - lse[r]) : load(at->P + s);
+            if (lse) store(at->P + s, P);
+            store(at->dS + s, P * (load(at->dS + s) - delta[r]));
         }
 }
 
-/* A tile of rows from `a` on and one of keys from `b` on: what the rows send, weights in P. */
-static void send(struct backward_room *at, long b, long wide, long width, int diagonal) {
-    if (!diagonal)
-        transposed_times(TILE, width, TILE, at->P, TILE, at->W, width, at->G + b * width, width, 1);
-    transposed_times(TILE, wide, TILE, at->dS, TILE, at->Q, wide, at->dK + b * wide, wide, 1);
-    times(TILE, wide, TILE, at->dS, TILE, at->K + b * wide, wide, at->dQ, wide, 1);
+/* What rows send to dK and dQ, dS given; keys are those from `b` on. */
+static void send_slope(const struct backward_room *at, const struct backward_rows *rows, long b,
+                       long wide) {
+    transposed_times(TILE, wide, TILE, at->dS, TILE, rows->Q, wide, at->dK + b * wide, wide, 1);
+    times(TILE, wide, TILE, at->dS, TILE, at->K + b * wide, wide, rows->dQ, wide, 1);
 }
 
-static void backward_head(const struct backward_call *call, long head, float *room) {
+/* Rows from `a` on, solved, send to keys from `b` on. */
+static void send(const struct backward_room *at, const struct backward_rows *rows, long a, long b,
+                 long d, long d_v) {
+    const long wide = up(d, LANES), width = up(d_v, LANES);
+    times(TILE, TILE, d, rows->Q, wide, at->Kt + b * d, TILE, at->P, TILE, 0);
+    times(TILE, TILE, d_v, rows->W, width, at->Zt + b * d_v, TILE, at->dS, TILE, 0);
+    slope(at, rows->delta, at->lse + a);
+    transposed_times(TILE, width, TILE, at->P, TILE, rows->W, width, at->G + b * width, width, 1);
+    send_slope(at, rows, b, wide);
+}
+
+/* Keys and Z of the tile from `a` on, transposed too, and its log-sum-exps. */
+static void prepare(const struct backward_room *at, const struct backward_call *call, long head,
+                    long a, const struct backward_rows *spare) {
+    const long d = call->d, d_v = call->d_v, wide = up(d, LANES), width = up(d_v, LANES);
+    const float gamma = call->gamma[head];
+    float *K = at->K + a * wide, *Z = at->Z + a * width;
+    fill(K, wide, call->k, head, a, call->n, d, 1);
+    transpose(at->Kt + a * d, K, wide, d, call->scale * LOG2E);
+    fill(Z, width, call->v, head, a, call->n, d_v, 1);
+    fill(spare->H, width, call->H, head, a, call->n, d_v, gamma);
+    if (call->drop) fill(spare->Q, wide, call->q, head, a, call->n, d, call->scale * LOG2E);
+    for (long r = 0; r < TILE; r++) {
+        const float lse = a + r < call->n ? call->lse[head * call->n + a + r] : 0;
+        /* with `drop` H counts the hop to oneself and Z does not: Z = V + γ (H - A_tt Z) */
+        float rest = 1;
+        if (call->drop) {
+            at->own[a + r] = exp2f(dot(spare->Q + r * wide, K + r * wide, wide) - lse);
+            rest = 1 / (1 + gamma * at->own[a + r]);
+        }
+        at->lse[a + r] = lse;
+        for (long c = r * width; c < (r + 1) * width; c += LANES)
+            store(Z + c, (load(Z + c) + load(spare->H + c)) * rest);
+    }
+    transpose(at->Zt + a * d_v, Z, width, d_v, 1);
+}
+
+/* Rows from `a` on, to which all later rows have sent: G, W, and what they send to each other. */
+static void solve_rows(const struct backward_room *at, const struct backward_call *call, long head,
+                       long a, struct backward_rows *rows) {
+    const long d = call->d, d_v = call->d_v, wide = up(d, LANES), width = up(d_v, LANES);
+    const float gamma = call->gamma[head];
+    float *G = at->G + a * width, hop[TILE];
+    fill(rows->Q, wide, call->q, head, a, call->n, d, 1);
+    fill(rows->H, width, call->H, head, a, call->n, d_v, 1);
+    fill(rows->dH, width, call->dY, head, a, call->n, d_v, 1 - gamma);
+    memset(rows->dQ, 0, TILE * wide * sizeof(float));
+    times(TILE, TILE, d, rows->Q, wide, at->Kt + a * d, TILE, at->P, TILE, 0);
+    for (long r = 0; r < TILE; r++)
+        for (long s = r * TILE; s < (r + 1) * TILE; s += LANES)
+            store(at->P + s, power(load(at->P + s) - at->lse[a + r]));
+    hide_later(at->P, TILE, 0);
+    backward_tile(at, rows, G, width, gamma, call->drop);
+    for (long r = 0; r < TILE; r++) {
+        rows->delta[r] = dot(rows->W + r * width, rows->H + r * width, width);
+        if (!call->drop) continue;
+        hop[r] = gamma * dot(G + r * width, at->Z + (a + r) * width, width);
+        rows->delta[r] -= hop[r] * at->own[a + r];
+    }
+    times(TILE, TILE, d_v, rows->W, width, at->Zt + a * d_v, TILE, at->dS, TILE, 0);
+    hide_later(at->dS, TILE, 0);
+    if (call->drop)
+        for (long r = 0; r < TILE; r++) at->dS[r * TILE + r] -= hop[r];
+    slope(at, rows->delta, NULL);
+    send_slope(at, rows, a, wide);
+}
+
+static void backward_head(const void *argument, long head, float *room) {
+    const struct backward_call *call = argument;
     const long n = up(call->n, TILE), d = call->d, d_v = call->d_v;
     const long wide = up(d, LANES), width = up(d_v, LANES);
-    const float gamma = call->gamma[head];
-    struct backward_room at;
-    at.Kt = room, at.Zt = at.Kt + n * d, at.K = at.Zt + n * d_v, at.Z = at.K + n * wide;
-    at.G = at.Z + n * width, at.dK = at.G + n * width, at.lse = at.dK + n * wide;
-    at.own = at.lse + n, at.Q = at.own + n, at.dQ = at.Q + TILE * wide, at.H = at.dQ + TILE * wide;
-    at.W = at.H + TILE * width, at.dH = at.W + TILE * width, at.P = at.dH + TILE * width;
-    at.dS = at.P + TILE * TILE;
-    memset(at.G, 0, n * width * sizeof(float));
-    memset(at.dK, 0, n * wide * sizeof(float));
-    for (long a = 0; a < n; a += TILE) {
-        float *K = at.K + a * wide, *Z = at.Z + a * width;
-        fill(K, wide, call->k, head, a, call->n, d, 1);
-        transpose(at.Kt + a * d, K, wide, d, call->scale * LOG2E);
-        fill(Z, width, call->v, head, a, call->n, d_v, 1);
-        fill(at.H, width, call->H, head, a, call->n, d_v, gamma);
-        if (call->drop) fill(at.Q, wide, call->q, head, a, call->n, d, call->scale * LOG2E);
-        for (long r = 0; r < TILE; r++) {
-            at.lse[a + r] = a + r < call->n ? call->lse[head * call->n + a + r] * LOG2E : 0;
-            /* with `drop` H counts the hop to oneself and Z does not: Z = V + γ (H - A_tt Z) */
-            float rest = 1;
-            if (call->drop) {
-                at.own[a + r] = exp2f(dot(at.Q + r * wide, K + r * wide, wide) - at.lse[a + r]);
-                rest = 1 / (1 + gamma * at.own[a + r]);
-            }
-            for (long c = r * width; c < (r + 1) * width; c += LANES)
-                store(Z + c, (load(Z + c) + load(at.H + c)) * rest);
+    struct backward_rows rows[GROUP];
+    const struct backward_room at = backward_room(call, room, rows);
+    for (long a = 0; a < n; a += TILE) prepare(&at, call, head, a, rows);
+    for (long first = (n - 1) / (GROUP * TILE) * (GROUP * TILE); first >= 0; first -= GROUP * TILE) {
+        const long last = MIN(first + GROUP * TILE, n);
+        for (long a = last - TILE; a >= first; a -= TILE) {
+            solve_rows(&at, call, head, a, &rows[(a - first) / TILE]);
+            for (long b = first; b < a; b += TILE)
+                send(&at, &rows[(a - first) / TILE], a, b, d, d_v);
         }
-        transpose(at.Zt + a * d_v, Z, width, d_v, 1);
-    }
-    for (long a = n - TILE; a >= 0; a -= TILE) {
-        float *G = at.G + a * width;
-        fill(at.Q, wide, call->q, head, a, call->n, d, 1);
-        fill(at.H, width, call->H, head, a, call->n, d_v, 1);
-        fill(at.dH, width, call->dY, head, a, call->n, d_v, 1 - gamma);
-        memset(at.dQ, 0, TILE * wide * sizeof(float));
-        times(TILE, TILE, d, at.Q, wide, at.Kt + a * d, TILE, at.P, TILE, 0);
-        for (long r = 0; r < TILE; r++)
-            for (long s = 0; s < TILE; s += LANES)
-                store(at.P + r * TILE + s, power(load(at.P + r * TILE + s) - at.lse[a + r]));
-        zero_above(at.P, TILE);
-        backward_tile(&at, G, width, gamma, call->drop);
-        for (long r = 0; r < TILE; r++) {
-            at.delta[r] = dot(at.W + r * width, at.H + r * width, width);
-            if (!call->drop) continue;
-            at.hop[r] = gamma * dot(G + r * width, at.Z + (a + r) * width, width);
-            at.delta[r] -= at.hop[r] * at.own[a + r];
+        /* keys before the group: each comes into the cache once for all of its rows */
+        for (long b = 0; b < first; b += TILE)
+            for (long a = first; a < last; a += TILE)
+                send(&at, &rows[(a - first) / TILE], a, b, d, d_v);
+        for (long a = first; a < last; a += TILE) {
+            const long count = MIN(call->n - a, TILE), to = head * call->n + a;
+            empty(call->dq + to * d, rows[(a - first) / TILE].dQ, wide, count, d, call->scale);
+            empty(call->dv + to * d_v, at.G + a * width, width, count, d_v, 1);
+            empty(call->dk + to * d, at.dK + a * wide, wide, count, d, call->scale);
         }
-        times(TILE, TILE, d_v, at.W, width, at.Zt + a * d_v, TILE, at.dS, TILE, 0);
-        zero_above(at.dS, TILE);
-        if (call->drop)
-            for (long r = 0; r < TILE; r++) at.dS[r * TILE + r] -= at.hop[r];
-        slope(&at, NULL, 1);
-        send(&at, a, wide, width, 1);
-        for (long b = 0; b < a; b += TILE) {
-            times(TILE, TILE, d, at.Q, wide, at.Kt + b * d, TILE, at.P, TILE, 0);
-            times(TILE, TILE, d_v, at.W, width, at.Zt + b * d_v, TILE, at.dS, TILE, 0);
-            slope(&at, at.lse + a, 0);
-            send(&at, b, wide, width, 0);
-        }
-        const long rows = MIN(call->n - a, TILE), first = head * call->n + a;
-        empty(call->dq + first * d, at.dQ, wide, rows, d, call->scale);
-        empty(call->dv + first * d_v, G, width, rows, d_v, 1);
-        empty(call->dk + first * d, at.dK + a * wide, wide, rows, d, call->scale);
     }
 }
 
-/* ---- heads and threads --------------------------------------------------------------------- */
-
-struct crew {
-    const struct forward_call *forward;
-    const struct backward_call *backward; /* one of the two is NULL */
-    long heads, size;
-    atomic_long next;
-    atomic_int failed;
-};
-
-static void *work(void *argument) {
-    struct crew *crew = argument;
-    float *room = aligned_alloc(64, up(crew->size * sizeof(float), 64));
-    if (room == NULL) {
-        atomic_store(&crew->failed, 1);
-        return NULL;
-    }
-#ifdef POISON /* for tests: what nobody wrote must not be read */
-    for (long i = 0; i < crew->size; i++) room[i] = NAN;
-#endif
-    for (long head; (head = atomic_fetch_add(&crew->next, 1)) < crew->heads;)
-        if (crew->forward)
-            forward_head(crew->forward, head, room);
-        else
-            backward_head(crew->backward, head, room);
-    free(room);
-    return NULL;
-}
-
-/* 0, or 1 where there was no memory. */
-static int all_heads(struct crew *crew, int threads) {
-    pthread_t others[256];
-    int count = 0;
-    threads = MIN(MIN(threads, 257), (int)crew->heads);
-    while (count < threads - 1 && !pthread_create(&others[count], NULL, work, crew)) count++;
-    work(crew);
-    while (count > 0) pthread_join(others[--count], NULL);
-    return atomic_load(&crew->failed);
-}
+/* ---- what Python calls --------------------------------------------------------------------- */
 
 int chacal_forward(const struct forward_call *call, int threads) {
-    struct crew crew = {.forward = call, .heads = call->heads, .size = forward_size(call)};
-    return all_heads(&crew, threads);
+    return all_heads((struct crew){forward_head, call, call->heads, forward_size(call), 0},
+                     threads);
 }
 
 int chacal_backward(const struct backward_call *call, int threads) {
-    struct crew crew = {.backward = call, .heads = call->heads, .size = backward_size(call)};
-    return all_heads(&crew, threads);
+    return all_heads((struct crew){backward_head, call, call->heads, backward_size(call), 0},
+                     threads);
 }

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from chacal.native import routed as native
 from chacal.ops.cards import Kernel, say_plain
 from chacal.ops.inputs import Gamma, check_choice, check_count, run
 from chacal.ops.library import Operation, no_dgamma
@@ -142,6 +143,9 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Y (B, n, d_v), the rows' log-sum-exps and the tiles (B, n, routes) that they chose."""
     view, routing = View(tile, near=near), Routing(routes, parts, score)
+    if native.fits(q, k, v, gamma):
+        chosen = routing.choose(q, routing.summary(whole_tiles(k, tile)), view)
+        return *native.forward(q, k, v, gamma, scale, tile, near, chosen), chosen
     H, lse, chosen = solve(q, k, v, gamma, scale, view, routing)
     return H.mul_(1 - gamma), lse, chosen
 
@@ -151,8 +155,7 @@ def solve(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """H = A Z (B, n, d_v), of which Z = V + γH, log-sum-exps and chosen tiles."""
     n, tile = q.shape[1], view.tile
-    whole = k[:, : n - n % tile].unflatten(1, (-1, tile))
-    chosen = routing.choose(q, routing.summary(whole), view)
+    chosen = routing.choose(q, routing.summary(whole_tiles(k, tile)), view)
     far = Far(q, k, v.shape[2], scale, tile, chosen)
     memory = new_memory(view, k, v)
     tiles = Tiles(view, memory, gamma, scale)
@@ -164,6 +167,11 @@ def solve(
         if b % tile == 0:
             far.push(a // tile, memory.Z[:, b - tile - memory.origin : b - memory.origin])
     return H, lse, chosen
+
+
+def whole_tiles(k: Tensor, tile: int) -> Tensor:
+    """(B, n, d) -> (B, tiles, tile, d), without a last one that is short."""
+    return k[:, : k.shape[1] // tile * tile].unflatten(1, (-1, tile))
 
 
 def backward(

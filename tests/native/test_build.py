@@ -24,10 +24,14 @@ def afresh(monkeypatch, tmp_path):
     monkeypatch.setenv("CHACAL_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("CHACAL_NATIVE", raising=False)
     monkeypatch.delenv("CC", raising=False)
-    build.library.cache_clear()
+    monkeypatch.setattr(build._say, "__defaults__", (set(),))
+    source = tmp_path / "small.c"  # compiled in no time
+    source.write_text("int chacal_forward(void) { return 0; }\n")
+    monkeypatch.setattr(build, "SOURCES", [source])
+    build._made.cache_clear()
     build._own_folder.cache_clear()
     yield tmp_path
-    build.library.cache_clear()
+    build._made.cache_clear()
     build._own_folder.cache_clear()
 
 
@@ -42,13 +46,44 @@ def test_made_once_and_found_by_the_next_process(afresh, monkeypatch):
     assert build.library() is not None
     (made,) = (afresh / "cache" / "native").iterdir()
     assert (made.parent.stat().st_mode & 0o777) == 0o700
-    # the next one may not compile again: its compiler, of the same name, would fail
-    tools = afresh / "tools"
-    tools.mkdir()
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
-    build.library.cache_clear()
+    build._made.cache_clear()
     assert build.library() is not None
     assert list(made.parent.iterdir()) == [made]
+
+
+@pytest.mark.skipif(build.find_compiler() is None, reason="no C compiler")
+@pytest.mark.parametrize("keep", [0, 31, 5000, -1])
+def test_half_a_library_is_made_anew(afresh, keep):
+    path = build.compiled(build.find_compiler())
+    data = path.read_bytes()
+    path.write_bytes(data[:keep])
+    assert build.library() is not None
+    assert path.read_bytes() != data[:keep]
+
+
+@pytest.mark.skipif(build.find_compiler() is None, reason="no C compiler")
+def test_what_cannot_be_loaded_is_made_for_this_process(afresh):
+    path = build.compiled(build.find_compiler())
+    path.write_bytes(b"whole, and no library")
+    build._seal(path)
+    assert build.library() is not None
+    assert path.read_bytes().startswith(b"whole")
+
+
+@pytest.mark.skipif(build.find_compiler() is None, reason="no C compiler")
+@pytest.mark.parametrize("how", ["others may write", "a link"])
+def test_a_folder_that_is_not_ours_alone_is_not_used(afresh, how):
+    folder = afresh / "cache" / "native"
+    folder.mkdir(parents=True)
+    if how == "a link":
+        folder.rmdir()
+        (afresh / "elsewhere").mkdir()
+        folder.symlink_to(afresh / "elsewhere")
+    else:
+        folder.chmod(0o777)
+    assert build.library() is not None
+    assert not list(folder.iterdir())
 
 
 def test_another_processor_has_its_own(afresh, tmp_path):
@@ -84,16 +119,31 @@ def test_no_compiler_is_no_news(afresh, monkeypatch):
 )
 def test_a_compiler_that_fails_is_told_once(afresh, monkeypatch, text, said):
     monkeypatch.setenv("CC", script(afresh / "cc", text))
-    with pytest.warns(UserWarning, match=rf"(?s)cc did not make .*({said}).*plain PyTorch"):
+    with pytest.warns(UserWarning, match=rf"(?s)cc made no library .*({said}).*plain PyTorch"):
         assert build.library() is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert build.library() is None
 
 
+def test_warnings_that_are_errors_do_not_compile_again(afresh, monkeypatch):
+    monkeypatch.setenv("CC", script(afresh / "cc", f"echo >> {afresh / 'calls'}; exit 1"))
+    with pytest.raises(UserWarning, match="made no library"):
+        build.library()
+    calls = (afresh / "calls").read_text()
+    assert build.library() is None
+    assert (afresh / "calls").read_text() == calls
+
+
+def test_cc_that_is_no_command(afresh, monkeypatch):
+    monkeypatch.setenv("CC", "gcc '")
+    with pytest.warns(UserWarning, match="CC of the environment made no library.*No closing quot"):
+        assert build.library() is None
+
+
 def test_a_compiler_that_is_not_there(afresh, monkeypatch):
     monkeypatch.setenv("CC", "no-such-compiler -x")
-    with pytest.warns(UserWarning, match="no-such-compiler -x did not make"):
+    with pytest.warns(UserWarning, match="no-such-compiler -x made no library"):
         assert build.library() is None
 
 
