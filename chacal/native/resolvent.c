@@ -30,9 +30,9 @@ struct backward_call {
 static void see(struct forward_room *at, long from, long to, long d, long width) {
     for (long b = from; b < to; b += CHUNK * TILE) {
         const long keys = MIN(to - b, CHUNK * TILE);
-        for (long s = 0; s < keys; s += TILE) score(at, b + s, d, s);
-        weigh(at, keys, width);
-        take(at, b, keys, width);
+        for (long s = 0; s < keys; s += TILE) score(at, TILE, b + s, d, s);
+        weigh(at, TILE, keys, width);
+        take(at, TILE, b, keys, width);
     }
 }
 
@@ -52,9 +52,9 @@ static void forward_head(const void *argument, long head, float *room) {
         for (long a = first; a < last; a += TILE) {
             struct forward_room *at = &rooms[(a - first) / TILE];
             see(at, first, a, d, width);
-            score(at, a, d, 0);
+            score(at, TILE, a, d, 0);
             hide_later(at->S, CHUNK * TILE, -INFINITY);
-            weigh(at, TILE, width);
+            weigh(at, TILE, TILE, width);
             forward_tile(at, at->Z + a * width, width, call->gamma[head], call->drop);
             end_tile(at, call, head, a, 1);
         }

@@ -2,9 +2,9 @@
 
 A row sees its own tile of keys and the `near` tiles before it, and far tiles that it chose. (The
 view's tiles have any size; tiles of rows are those of tiles.h.) Near keys go as in resolvent.c,
-with those hidden that are none of a row's. What a row chose is its own, so that is done row by
-row, a vector of keys at a time: a tile of keys and its Z lie in the cache, and no row ever copies
-them. A chosen key among the same 64 rows is not solved yet, and belongs to the triangular system.
+with those hidden that are none of a row's. A tile that is solved is pushed to the rows that chose
+it, 64 of them at a time, so that products are of whole tiles and no row copies keys. A chosen tile
+that ends among a row's own 64 is not solved before these, and is seen as near ones are.
 
 The choice is a product too, of queries and what stands for the tiles, of which each row keeps the
 best few.
@@ -34,85 +34,116 @@ static long first_near(const struct routed_call *call, long r) {
     return first > 0 ? first : 0;
 }
 
-enum { WIDE = 4 }; /* vectors that are summed at once: the processor adds while it waits for one */
+/* Who chose which tile, and what rows that are not solved have seen of theirs. */
+struct far_room {
+    float *H, *most, *mass; /* (n, d_v), filled up, and (n) */
+    int32_t *first, *rows;  /* rows[first[J]] to rows[first[J + 1]] are those to whom J is pushed */
+    long pushed;            /* tiles */
+};
 
-/* S[from, from + WIDE vectors) = q K, of one row; K (d, TILE). */
-static inline void row_scores(const float *q, const float *K, long from, long d, float *S) {
-    vec s[WIDE] = {};
-    for (long c = 0; c < d; c++)
-#pragma GCC unroll 4
-        for (int w = 0; w < WIDE; w++) s[w] += q[c] * load(K + c * TILE + from + w * LANES);
-#pragma GCC unroll 4
-    for (int w = 0; w < WIDE; w++) store(S + from + w * LANES, s[w]);
+static long far_size(const struct routed_call *call) {
+    const long n = up(call->rows.n, TILE);
+    return n * (up(call->rows.d_v, LANES) + 2) + call->rows.n * (call->routes + 1) + 2;
 }
 
-/* H[0, wide vectors) = H · less + weights Z, of one row. */
-static inline __attribute__((always_inline)) void
-row_take(const int wide, float *H, float less, const float *weights, const float *Z, long keys,
-         long width) {
-    vec h[WIDE];
-#pragma GCC unroll 4
-    for (int w = 0; w < wide; w++) h[w] = load(H + w * LANES) * less;
-    for (long s = 0; s < keys; s++)
-#pragma GCC unroll 4
-        for (int w = 0; w < wide; w++) h[w] += weights[s] * load(Z + s * width + w * LANES);
-#pragma GCC unroll 4
-    for (int w = 0; w < wide; w++) store(H + w * LANES, h[w]);
-}
+/* The first row of the 64 that row r is solved with. */
+static long together(long r) { return r / TILE * TILE; }
 
-/* Row r and 64 keys from `b` on, of which it sees those from `first` to `last`. */
-static void see_piece(struct forward_room *at, long r, long b, long first, long last, long d,
-                      long width) {
-    float *H = at->H + r * width, S[TILE];
-    const long step = MIN(WIDE * LANES, TILE);
-    const long from = (first - b) / step * step, to = up(last - b, step);
-    for (long s = from; s < to; s += step) row_scores(at->Q + r * d, at->K + b * d, s, d, S);
-    for (long s = from; s < first - b; s++) S[s] = -INFINITY;
-    for (long s = last - b; s < to; s++) S[s] = -INFINITY;
-    vec most = (vec){} + at->most[r];
-    for (long s = from; s < to; s += LANES) most = larger(load(S + s), most);
-    const float before = at->most[r], now = largest(most), base = now == -INFINITY ? 0 : now;
-    const float less = now > before ? exp2f(before - now) : 1;
-    vec mass = {};
-    for (long s = from; s < to; s += LANES) {
-        const vec weight = power(load(S + s) - base);
-        store(S + s, weight);
-        mass += weight;
-    }
-    at->most[r] = now, at->mass[r] = at->mass[r] * less + sum(mass);
-    const float *weights = S + first - b, *Z = at->Z + first * width;
-    long c = 0;
-    for (; c + WIDE * LANES <= width; c += WIDE * LANES)
-        row_take(WIDE, H + c, less, weights, Z + c, last - first, width);
-    for (; c < width; c += LANES) row_take(1, H + c, less, weights, Z + c, last - first, width);
-}
-
-/* What row r chose of the keys before `end`, which are solved. */
-static void see_chosen(struct forward_room *at, const struct routed_call *call, const int64_t *J,
-                       long r, long end) {
-    const long d = call->rows.d, width = up(call->rows.d_v, LANES);
-    for (long route = 0; route < call->routes; route++) {
-        if (J[route] < 0) continue;
-        const long first = J[route] * call->tile, last = MIN(first + call->tile, end);
-        for (long b = first / TILE * TILE; b < last; b += TILE)
-            see_piece(at, r, b, MAX(first, b), MIN(last, b + TILE), d, width);
-    }
-}
-
-/* Of the square from row `a` on, scores of keys that its rows do not see become -inf. */
-static void hide_square(struct forward_room *at, const struct routed_call *call,
-                        const int64_t *chosen, long a) {
-    for (long r = 0; r < TILE; r++) {
-        float *S = at->S + r * CHUNK * TILE;
-        const int64_t *J = a + r < call->rows.n ? chosen + r * call->routes : NULL;
-        const long unseen = first_near(call, a + r) - a;
-        for (long s = 0; s < unseen; s++) {
-            int seen = 0;
-            for (long route = 0; J && route < call->routes; route++)
-                seen |= J[route] == (a + s) / call->tile;
-            if (!seen) S[s] = -INFINITY;
+static struct far_room far_room(const struct routed_call *call, const int64_t *chosen,
+                                float *room) {
+    const long n = up(call->rows.n, TILE), width = up(call->rows.d_v, LANES);
+    const long tiles = call->rows.n / call->tile, routes = call->routes;
+    struct far_room far = {.H = room};
+    far.most = far.H + n * width, far.mass = far.most + n;
+    far.first = (int32_t *)(far.mass + n), far.rows = far.first + tiles + 2;
+    memset(far.H, 0, n * width * sizeof(float));
+    for (long r = 0; r < n; r++) far.most[r] = -INFINITY, far.mass[r] = 0;
+    memset(far.first, 0, (tiles + 2) * sizeof(int32_t));
+    /* counted two places on, so that filling the lists moves every count to where its list begins */
+    for (int fills = 0; fills < 2; fills++) {
+        for (long i = 0; i < call->rows.n * routes; i++) {
+            const long J = chosen[i], r = i / routes;
+            if (J < 0 || (J + 1) * call->tile > together(r)) continue;
+            if (fills)
+                far.rows[far.first[J + 1]++] = (int32_t)r;
+            else
+                far.first[J + 2]++;
         }
-        for (long s = r + 1; s < TILE; s++) S[s] = -INFINITY;
+        for (long J = 2; !fills && J < tiles + 2; J++) far.first[J] += far.first[J - 1];
+    }
+    return far;
+}
+
+/* Keys `first` to `last`, all solved, are seen by the `count` rows whose places are given. */
+static void push(struct forward_room *at, const struct routed_call *call, struct far_room *far,
+                 long head, const int32_t *rows, long count, long first, long last) {
+    const struct view q = call->rows.q;
+    const long d = call->rows.d, width = up(call->rows.d_v, LANES), all = up(count, ROWS);
+    for (long i = 0; i < all; i++) {
+        const long r = rows[MIN(i, count - 1)]; /* places that are left do as the last row */
+        memcpy(at->Q + i * d, q.data + head * q.head + r * q.row, d * sizeof(float));
+        memcpy(at->H + i * width, far->H + r * width, width * sizeof(float));
+        at->most[i] = far->most[r], at->mass[i] = far->mass[r];
+    }
+    for (long b = together(first); b < last; b += CHUNK * TILE) {
+        const long keys = MIN(up(last - b, TILE), CHUNK * TILE);
+        for (long s = 0; s < keys; s += TILE) score(at, all, b + s, d, s);
+        for (long i = 0; i < all; i++) {
+            float *S = at->S + i * CHUNK * TILE;
+            for (long s = 0; s < first - b; s++) S[s] = -INFINITY;
+            for (long s = last - b; s < keys; s++) S[s] = -INFINITY;
+        }
+        weigh(at, all, keys, width);
+        take(at, all, b, keys, width);
+    }
+    for (long i = 0; i < count; i++) {
+        const long r = rows[i];
+        memcpy(far->H + r * width, at->H + i * width, width * sizeof(float));
+        far->most[r] = at->most[i], far->mass[r] = at->mass[i];
+    }
+}
+
+/* All tiles that end before `end`, solved, go to the rows that chose them. */
+static void push_tiles(struct forward_room *at, const struct routed_call *call,
+                       struct far_room *far, long head, long end) {
+    const long tile = call->tile;
+    for (; (far->pushed + 1) * tile <= end; far->pushed++) {
+        const long first = far->pushed * tile, last = far->first[far->pushed + 1];
+        for (long i = far->first[far->pushed]; i < last; i += TILE)
+            push(at, call, far, head, far->rows + i, MIN(last - i, TILE), first, first + tile);
+    }
+}
+
+/* Whether row r chose tile J, and is solved with keys of it, so that it is not pushed to the row. */
+static int sees(const struct routed_call *call, const int64_t *chosen, long r, long J) {
+    if ((J + 1) * call->tile <= together(r)) return 0;
+    for (long route = 0; route < call->routes; route++)
+        if (chosen[r * call->routes + route] == J) return 1;
+    return 0;
+}
+
+/* The first key that any of the 64 rows from `a` on sees, of those that are not pushed. */
+static long first_seen(const struct routed_call *call, const int64_t *chosen, long a) {
+    const long cut = a / call->tile; /* the one tile that such a row may have chosen in part */
+    long first = first_near(call, a);
+    for (long r = a; cut * call->tile < first && r < MIN(a + TILE, call->rows.n); r++)
+        if (sees(call, chosen, r, cut)) first = cut * call->tile;
+    return first;
+}
+
+/* Of rows from `a` on, scores of the keys from `b` on that they do not see become -inf. */
+static void hide(struct forward_room *at, const struct routed_call *call, const int64_t *chosen,
+                 long a, long b, long keys) {
+    for (long r = a; r < a + TILE; r++) {
+        float *S = at->S + (r - a) * CHUNK * TILE;
+        const long unseen = MIN(first_near(call, r) - b, keys);
+        for (long s = 0, next; s < unseen; s = next) {
+            const long J = (b + s) / call->tile;
+            next = MIN((J + 1) * call->tile - b, unseen);
+            if (r < call->rows.n && sees(call, chosen, r, J)) continue;
+            for (long i = s; i < next; i++) S[i] = -INFINITY;
+        }
+        for (long s = MAX(r + 1 - b, 0); s < keys; s++) S[s] = -INFINITY;
     }
 }
 
@@ -120,29 +151,29 @@ static void routed_head(const void *argument, long head, float *room) {
     const struct routed_call *call = argument;
     const struct forward_call *rows = &call->rows;
     const long n = up(rows->n, TILE), d = rows->d, width = up(rows->d_v, LANES);
+    const int64_t *chosen = call->chosen + head * rows->n * call->routes;
     struct forward_room all[GROUP], at;
     forward_rooms(rows, room, all);
     at = all[0];
+    struct far_room far = far_room(call, chosen, room + forward_size(rows));
     for (long a = 0; a < n; a += TILE) {
-        const int64_t *chosen = call->chosen + (head * rows->n + a) * call->routes;
         begin_tile(&at, rows, head, a);
-        for (long b = first_near(call, a) / TILE * TILE; b < a; b += CHUNK * TILE) {
+        memcpy(at.H, far.H + a * width, TILE * width * sizeof(float));
+        memcpy(at.most, far.most + a, TILE * sizeof(float));
+        memcpy(at.mass, far.mass + a, TILE * sizeof(float));
+        for (long b = together(first_seen(call, chosen, a)); b < a; b += CHUNK * TILE) {
             const long keys = MIN(a - b, CHUNK * TILE);
-            for (long s = 0; s < keys; s += TILE) score(&at, b + s, d, s);
-            for (long r = 0; r < TILE; r++) {
-                const long unseen = MIN(first_near(call, a + r) - b, keys);
-                for (long s = 0; s < unseen; s++) at.S[r * CHUNK * TILE + s] = -INFINITY;
-            }
-            weigh(&at, keys, width);
-            take(&at, b, keys, width);
+            for (long s = 0; s < keys; s += TILE) score(&at, TILE, b + s, d, s);
+            hide(&at, call, chosen, a, b, keys);
+            weigh(&at, TILE, keys, width);
+            take(&at, TILE, b, keys, width);
         }
-        for (long r = 0; r < MIN(rows->n - a, TILE); r++)
-            see_chosen(&at, call, chosen + r * call->routes, r, a);
-        score(&at, a, d, 0);
-        hide_square(&at, call, chosen, a);
-        weigh(&at, TILE, width);
+        score(&at, TILE, a, d, 0);
+        hide(&at, call, chosen, a, a, TILE);
+        weigh(&at, TILE, TILE, width);
         forward_tile(&at, at.Z + a * width, width, rows->gamma[head], rows->drop);
         end_tile(&at, rows, head, a, 0.69314718055994531);
+        push_tiles(&all[1], call, &far, head, MIN(a + TILE, rows->n));
     }
 }
 
@@ -223,7 +254,7 @@ static void choose_head(const void *argument, long head, float *room) {
 
 int chacal_routed_forward(const struct routed_call *call, int threads) {
     return all_heads(
-        (struct crew){routed_head, call, call->rows.heads, forward_size(&call->rows), 0},
+        (struct crew){routed_head, call, call->rows.heads, forward_size(&call->rows) + far_size(call), 0},
         threads);
 }
 

@@ -7,11 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from chacal.native import resolvent
 from chacal.native.resolvent import ForwardCall, View, forward_call, rows, run, view
-
-MOST = 1 << 17
-"""Tokens up to which it is used: it holds a head's keys and values again, and PyTorch does not."""
 
 
 class RoutedCall(ctypes.Structure):
@@ -35,11 +31,6 @@ class ChoiceCall(ctypes.Structure):
         *((name, ctypes.c_long) for name in ("tile", "near", "routes")),
         ("bound", ctypes.c_int),
     )
-
-
-def fits(q: Tensor, *others: Tensor) -> bool:
-    """Whether these inputs, q (B, n, d) first, are for the compiled library, and there is one."""
-    return q.shape[1] <= MOST and resolvent.fits(q, *others)
 
 
 def choose(q: Tensor, summary: Tensor, tile: int, near: int, routes: int, bound: bool) -> Tensor:

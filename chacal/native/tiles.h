@@ -211,14 +211,14 @@ static void begin_tile(struct forward_room *at, const struct forward_call *call,
     for (long r = 0; r < TILE; r++) at->most[r] = -INFINITY, at->mass[r] = 0;
 }
 
-/* Scores of the tile's rows over the TILE keys from `b` on, into S from column `to` on. */
-static void score(struct forward_room *at, long b, long d, long to) {
-    times(TILE, TILE, d, at->Q, d, at->K + b * d, TILE, at->S + to, CHUNK * TILE, 0);
+/* Scores of so many rows over the TILE keys from `b` on, into S from column `to` on. */
+static void score(struct forward_room *at, long rows, long b, long d, long to) {
+    times(rows, TILE, d, at->Q, d, at->K + b * d, TILE, at->S + to, CHUNK * TILE, 0);
 }
 
-/* What the first `keys` weights of S, of keys from `b` on, take from Z. */
-static void take(struct forward_room *at, long b, long keys, long width) {
-    times(TILE, width, keys, at->S, CHUNK * TILE, at->Z + b * width, width, at->H, width, 1);
+/* What the first `keys` weights of so many rows, of keys from `b` on, take from Z. */
+static void take(struct forward_room *at, long rows, long b, long keys, long width) {
+    times(rows, width, keys, at->S, CHUNK * TILE, at->Z + b * width, width, at->H, width, 1);
 }
 
 static inline void hide_later(float *T, long ld, float with) {
@@ -226,10 +226,10 @@ static inline void hide_later(float *T, long ld, float with) {
         for (long s = r + 1; s < TILE; s++) T[r * ld + s] = with;
 }
 
-/* The first `columns` of every row of S become its weights; what H has is made smaller where there
-   is a larger score now. A score of -inf weighs nothing. */
-static void weigh(struct forward_room *at, long columns, long width) {
-    for (long r = 0; r < TILE; r++) {
+/* The first `columns` of so many rows of S become weights; what H has is made smaller where there is
+   a larger score now. A score of -inf weighs nothing. */
+static void weigh(struct forward_room *at, long rows, long columns, long width) {
+    for (long r = 0; r < rows; r++) {
         float *S = at->S + r * CHUNK * TILE;
         vec most = (vec){} + at->most[r];
         for (long s = 0; s < columns; s += LANES) most = larger(load(S + s), most);

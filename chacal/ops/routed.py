@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from chacal.native import resolvent as library
 from chacal.native import routed as native
 from chacal.ops.cards import Kernel, say_plain
 from chacal.ops.inputs import Gamma, check_choice, check_count, run
@@ -143,7 +144,7 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Y (B, n, d_v), the rows' log-sum-exps and the tiles (B, n, routes) that they chose."""
     view, routing = View(tile, near=near), Routing(routes, parts, score)
-    if native.fits(q, k, v, gamma):
+    if library.fits(q, k, v, gamma):
         chosen = routing.choose(q, routing.summary(whole_tiles(k, tile)), view)
         return *native.forward(q, k, v, gamma, scale, tile, near, chosen), chosen
     H, lse, chosen = solve(q, k, v, gamma, scale, view, routing)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from chacal.native import resolvent as library
 from chacal.native import routed as native
 from chacal.ops.attend import PIECE, attend, softmax_lse
 from chacal.ops.tiled import TilesAdjoint, View
@@ -86,7 +87,7 @@ class Routing:
         """
         B, r, _ = q.shape
         routes = min(self.routes, max(1, (first + r - 1) // view.tile))  # there are no more tiles
-        if first == 0 and native.fits(q, summary):
+        if first == 0 and library.fits(q, summary):
             near, bound = view.near or 0, self.score == "bound"
             return native.choose(q, summary, view.tile, near, routes, bound)
         chosen = torch.full((B, r, routes), -1, dtype=torch.long, device=q.device)

@@ -92,13 +92,6 @@ def test_a_bad_token_is_none_of_the_rows_before_it():
     assert after[0, 100:].isnan().all()  # those who chose it
 
 
-def test_what_is_too_long_is_left_to_pytorch(monkeypatch):
-    x = draw(2, 100, 3, dtype=torch.float32)
-    assert routed.fits(x, x)
-    monkeypatch.setattr(routed, "MOST", 99)
-    assert not routed.fits(x, x)
-
-
 @pytest.mark.parametrize("threads", [2, 5])
 def test_threads_share_heads(threads):
     inputs = draw_qkv(7, n=100, dtype=torch.float32)
