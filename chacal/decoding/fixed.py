@@ -24,7 +24,7 @@ from chacal.decoding.states import BlockState, ExactState, RoutedState, TiledSta
 from chacal.ops.cards import decode_on_card
 from chacal.ops.inputs import over_heads
 from chacal.ops.pattern import offsets_below
-from chacal.ops.tiled import View
+from chacal.ops.view import View
 
 
 class FixedView(FixedState):

@@ -17,7 +17,8 @@ from chacal.ops.cards import Kernel
 from chacal.ops.routed import solve
 from chacal.ops.routing import Routing, attend_chosen
 from chacal.ops.streaming import Rows
-from chacal.ops.tiled import Memory, Tiles, View
+from chacal.ops.tiled import Memory, Tiles
+from chacal.ops.view import View
 
 ROLLBACK = 64
 """Tokens that `crop` can take back, by default, from a state that forgets."""

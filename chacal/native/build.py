@@ -60,7 +60,7 @@ def _made() -> ctypes.CDLL | str | None:
         return load(compiler)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return (
-            f"{told} made no library for this processor ({error}), so exact ChaCAL runs as plain "
+            f"{told} made no library for this processor ({error}), so ChaCAL runs as plain "
             "PyTorch, 1.2 to 3 times as long; expected gcc or clang. CHACAL_NATIVE=0 in the "
             "environment keeps chacal from trying"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 
 import torch
@@ -15,6 +16,10 @@ LEAST = 24
 
 HEADS = 2
 """A head is one thread's: with more threads than this times the heads, plain PyTorch has more."""
+
+
+UNIT = math.log(2)
+"""Of the library's log-sum-exps, in natural logarithms: it counts in powers of two."""
 
 
 class View(ctypes.Structure):
@@ -42,7 +47,7 @@ class ForwardCall(ctypes.Structure):
 class BackwardCall(ctypes.Structure):
     """`struct backward_call`."""
 
-    _fields_ = _call("q k v H dY", "gamma lse dq dk dv")
+    _fields_ = _call("q k v Y dY", "gamma lse dq dk dv dgamma")
 
 
 def fits(q: Tensor, *others: Tensor) -> bool:
@@ -63,41 +68,57 @@ def _plain(x: Tensor) -> bool:
     return type(x) is Tensor and x.dtype == torch.float32 and x.device.type == "cpu"
 
 
+def in_powers(lse: Tensor, unit: Tensor) -> Tensor:
+    """Log-sum-exps of a unit (1,) in the library's own; those that it kept as they are, which is
+    exact."""
+    share = float(unit / UNIT)
+    return lse if share == 1 else lse * share
+
+
 def forward(
     q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, drop: bool
 ) -> tuple[Tensor, Tensor]:
     """Y (B, n, d_v) and the rows' log-sum-exps (B, n), in powers of two."""
-    B, n, _ = q.shape
-    q, k, v = map(rows, (q, k, v))
-    gamma = gamma.expand(B, 1, 1).contiguous()
-    Y, lse = q.new_empty(B, n, v.shape[-1]), q.new_empty(B, n)
-    run("chacal_forward", forward_call(q, k, v, gamma, Y, lse, scale, drop), n)
-    return Y, lse
-
-
-def forward_call(
-    q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, Y: Tensor, lse: Tensor, scale: float, drop: bool
-) -> ForwardCall:
-    """With tensors that have to live as long as it."""
-    places = map(Tensor.data_ptr, (gamma, Y, lse))
-    return ForwardCall(*map(view, (q, k, v)), *places, *q.shape, v.shape[-1], scale, drop)
+    call, results, _alive = forward_call(q, k, v, gamma, scale, drop)
+    run("chacal_forward", call, q.shape[1])
+    return results
 
 
 def backward(
-    q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, drop: bool, H: Tensor,
+    q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, drop: bool, Y: Tensor,
     lse: Tensor, dY: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """dq, dk and G, the gradient of v; H (B, n, d_v) is A Z, and lse in powers of two."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, k, v and γ, in its shape; lse in powers of two."""
+    call, results, _alive = backward_call(q, k, v, gamma, scale, drop, Y, lse, dY)
+    run("chacal_backward", call, q.shape[1])
+    dq, dk, dv, dgamma = results
+    return dq, dk, dv, dgamma.sum_to_size(gamma.shape)
+
+
+def forward_call(
+    q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, drop: bool
+) -> tuple[ForwardCall, tuple[Tensor, Tensor], list[Tensor]]:
+    """A call, where its results will be, and what has to live until it is done."""
+    B, n, _ = q.shape
+    inputs = [*map(rows, (q, k, v)), gamma.expand(B, 1, 1).contiguous()]
+    results = q.new_empty(B, n, v.shape[-1]), q.new_empty(B, n)
+    places = map(Tensor.data_ptr, (inputs[3], *results))
+    call = ForwardCall(*map(view, inputs[:3]), *places, *q.shape, v.shape[-1], scale, drop)
+    return call, results, inputs
+
+
+def backward_call(
+    q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, drop: bool, Y: Tensor,
+    lse: Tensor, dY: Tensor,
+) -> tuple[BackwardCall, list[Tensor], list[Tensor]]:  # fmt: skip
+    """A call, where its results will be (γ's for every head), and what has to live until then."""
     B, n, d = q.shape
-    q, k, v, H, dY = map(rows, (q, k, v, H, dY))
-    gamma, lse = gamma.expand(B, 1, 1).contiguous(), lse.contiguous()
-    dq, dk, dv = q.new_empty(B, n, d), q.new_empty(B, n, d), q.new_empty(B, n, v.shape[-1])
-    call = BackwardCall(
-        *map(view, (q, k, v, H, dY)), *map(Tensor.data_ptr, (gamma, lse, dq, dk, dv)), B, n, d,
-        v.shape[-1], scale, drop,
-    )  # fmt: skip
-    run("chacal_backward", call, n)
-    return dq, dk, dv
+    inputs = [*map(rows, (q, k, v, Y, dY)), gamma.expand(B, 1, 1).contiguous(), lse.contiguous()]
+    shapes = (B, n, d), (B, n, d), (B, n, v.shape[-1]), (B, 1, 1)
+    results = [q.new_empty(shape) for shape in shapes]
+    places = map(Tensor.data_ptr, (*inputs[5:], *results))
+    call = BackwardCall(*map(view, inputs[:5]), *places, *q.shape, v.shape[-1], scale, drop)
+    return call, results, inputs
 
 
 def rows(x: Tensor) -> Tensor:

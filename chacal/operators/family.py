@@ -50,7 +50,7 @@ from chacal.ops.routed import check_routed_options, routed_resolvent_attention
 from chacal.ops.routing import Routing
 from chacal.ops.samplers import CAUSAL_ROWS
 from chacal.ops.streaming import resolvent_attention
-from chacal.ops.tiled import View
+from chacal.ops.view import View
 from chacal.ops.weights import attention_weights
 from chacal.ops.weights import top_k as prune_rows
 from chacal.ops.window import check_window_options, window_resolvent_attention, window_view

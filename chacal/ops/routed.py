@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from chacal.native import resolvent as library
-from chacal.native import routed as native
+from chacal.native import sparse
 from chacal.ops.cards import Kernel, say_plain
 from chacal.ops.inputs import Gamma, check_choice, check_count, run
 from chacal.ops.library import Operation, no_dgamma
@@ -28,7 +28,8 @@ from chacal.ops.pooled import default_block_size
 from chacal.ops.ragged import PLANS, ByLength
 from chacal.ops.routing import SCORES, Far, FarAdjoint, Groups, Routing
 from chacal.ops.streaming import row_sums
-from chacal.ops.tiled import Tiles, TilesAdjoint, View, new_memory
+from chacal.ops.tiled import Tiles, TilesAdjoint, new_memory
+from chacal.ops.view import View
 
 MOST_ROUTES = 16
 """Of a row, that the kernels take; they look at each in turn."""
@@ -141,14 +142,17 @@ def forward(
     routes: int,
     parts: int,
     score: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Y (B, n, d_v), the rows' log-sum-exps and the tiles (B, n, routes) that they chose."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Y (B, n, d_v), the rows' log-sum-exps, the tiles (B, n, routes) that they chose, and the unit
+    (1,) of the former, as in streaming.py."""
     view, routing = View(tile, near=near), Routing(routes, parts, score)
     if library.fits(q, k, v, gamma):
         chosen = routing.choose(q, routing.summary(whole_tiles(k, tile)), view)
-        return *native.forward(q, k, v, gamma, scale, tile, near, chosen), chosen
+        seen = sparse.Seen(tile=tile, near=near, chosen=chosen)
+        Y, lse = sparse.forward(q, k, v, gamma, scale, False, seen)
+        return Y, lse, chosen, q.new_full((1,), library.UNIT)
     H, lse, chosen = solve(q, k, v, gamma, scale, view, routing)
-    return H.mul_(1 - gamma), lse, chosen
+    return H.mul_(1 - gamma), lse, chosen, q.new_ones(1)
 
 
 def solve(
@@ -184,6 +188,7 @@ def backward(
     Y: Tensor,
     lse: Tensor,
     chosen: Tensor,
+    unit: Tensor,
     scale: float,
     tile: int,
     near: int,
@@ -193,9 +198,13 @@ def backward(
     gamma_needed: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and γ."""
+    if library.fits(q, k, v, gamma, Y, lse, dY):
+        seen = sparse.Seen(tile=tile, near=near, chosen=chosen)
+        powers = library.in_powers(lse, unit)
+        return sparse.backward(q, k, v, gamma, scale, False, seen, Y, powers, dY)
     view = View(tile, near=near)
     groups = Groups(chosen, tile)  # first, as it needs room for a while
-    close = TilesAdjoint(view, q, k, v, gamma, scale, Y, v[:, :1], lse, dY, gamma_needed)
+    close = TilesAdjoint(view, q, k, v, gamma, scale, Y, v[:, :1], lse * unit, dY, gamma_needed)
     far = FarAdjoint(close, groups)
     for a, b in reversed(list(view.runs(0, q.shape[1]))):
         if b % tile == 0:
@@ -207,9 +216,10 @@ def backward(
 def kept(
     q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, tile: int, near: int,
     routes: int, *options: object,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Room for a log-sum-exp and the chosen tiles of every row."""
-    return *row_sums(q, k, v), q.new_empty((*q.shape[:2], routes), dtype=torch.long)
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Room for a log-sum-exp and the chosen tiles of every row, and for the unit."""
+    chosen = q.new_empty((*q.shape[:2], routes), dtype=torch.long)
+    return *row_sums(q, k, v), chosen, q.new_empty(1)
 
 
 ROUTED = Operation(
@@ -218,7 +228,7 @@ ROUTED = Operation(
     forward,
     backward,
     kept,
-    num_kept=2,
+    num_kept=3,
 )
 """The resolvent of near and chosen tiles on (B, n, d)."""
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from chacal.native import choice
 from chacal.native import resolvent as library
-from chacal.native import routed as native
 from chacal.ops.attend import PIECE, attend, softmax_lse
-from chacal.ops.tiled import TilesAdjoint, View
+from chacal.ops.tiled import TilesAdjoint
+from chacal.ops.view import View
 
 SCORES = ("mean", "bound", "keys")
 
@@ -89,7 +90,7 @@ class Routing:
         routes = min(self.routes, max(1, (first + r - 1) // view.tile))  # there are no more tiles
         if first == 0 and library.fits(q, summary):
             near, bound = view.near or 0, self.score == "bound"
-            return native.choose(q, summary, view.tile, near, routes, bound)
+            return choice.choose(q, summary, view.tile, near, routes, bound)
         chosen = torch.full((B, r, routes), -1, dtype=torch.long, device=q.device)
         near, size, rows = view.near or 0, PIECE, min(r, CHOICE_ROWS)
         if q.device.type != "cpu":

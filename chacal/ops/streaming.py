@@ -27,8 +27,6 @@ diagonal is (1-γ) dY·Z there.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -95,7 +93,7 @@ def forward(
     The compiled library counts in powers of two, and what it kept is exact to itself only in them.
     """
     if native.fits(q, k, v, gamma):
-        return *native.forward(q, k, v, gamma, scale, drop), q.new_full((1,), math.log(2))
+        return *native.forward(q, k, v, gamma, scale, drop), q.new_full((1,), native.UNIT)
     only_Z = not drop and may_read(gamma) and bool((gamma >= LARGE).all())
     rows = Rows(q, k, v, gamma, scale, drop, alone=True, only_Z=only_Z)
     rows.solve(0, q.shape[1])
@@ -119,16 +117,10 @@ def backward(
     gamma_needed: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and γ."""
+    if native.fits(q, k, v, gamma, Y, lse, dY):
+        powers = native.in_powers(lse, unit)
+        return native.backward(q, k, v, gamma, scale, drop, Y, powers, dY)
     v, H = (v, Y / (1 - gamma)) if drop else from_first(v, Y, gamma)
-    if native.fits(q, k, v, gamma, H, lse, dY):
-        powers = lse * (unit / math.log(2))  # as they are, if they were kept so
-        dq, dk, G = native.backward(q, k, v, gamma, scale, drop, H, powers, dY)
-        if not gamma_needed:
-            return dq, dk, G, no_dgamma(gamma)
-        if not drop:
-            return dq, dk, G, gamma_gradient(G, H, dY, H, gamma)
-        A_tt, Z = without_own(q, k, v, gamma, scale, H, lse * unit)
-        return dq, dk, G, gamma_gradient(G, H - A_tt * Z, dY, H, gamma)
     adjoint = Adjoint(q, k, v, gamma, scale, drop, H, lse * unit, dY)
     adjoint.solve(0, q.shape[1])
     return adjoint.dq, adjoint.dk, adjoint.G, adjoint.dgamma(gamma_needed)

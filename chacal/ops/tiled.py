@@ -14,98 +14,32 @@ tiles in reverse, solving the transposed system.
 
 Of length n there are the inputs, the outputs, their gradients and one number a row, and nothing
 else: forward, only the Z that is still seen is held; backward, Z stands where dq will, since no
-row before a tile sees its Z.
+row before a tile sees its Z. Windows are computed by a library of ours where there is a C compiler
+(`native/sparse.c`), which holds Z of what is seen both ways.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from chacal.native import resolvent as library
+from chacal.native import sparse
 from chacal.ops.attend import softmax_rows_lse
 from chacal.ops.diagonal import solve_tile
 from chacal.ops.library import Operation, no_dgamma
+from chacal.ops.view import View
 
 STRETCH = 8
 """What of Z is held at once, in spans of what a tile sees by itself: moved once in so many."""
 
-RUN = 128
-"""Rows that are solved at once, at most: with more, what they see leaves the cache."""
+NOT_KEPT = 0
+"""The unit of log-sum-exps that were not kept."""
 
 PIECE_ROWS = 4096
 """Rows whose Z is made at once in the backward pass."""
-
-
-@dataclass(frozen=True)
-class View:
-    """What a tile of rows sees.
-
-    Attributes:
-        tile: rows solved at once; without a window, the block size.
-        window: how many keys, its own among them, a row sees; None for no limit.
-        near: whole tiles before a row's own that it sees key by key; None for a window.
-        pool: whether earlier tiles are seen through their means.
-        drop: whether a row may not hop to itself on the way.
-    """
-
-    tile: int
-    window: int | None = None
-    near: int | None = None
-    pool: bool = False
-    drop: bool = False
-
-    def tiles(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Rows first to last in runs that end at multiples of `tile`."""
-        a = first
-        while a < last:
-            b = min(last, a - a % self.tile + self.tile)
-            yield a, b
-            a = b
-
-    def runs(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Tiles, and of long ones as many rows as are well solved at once."""
-        for a, b in self.tiles(first, last):
-            for at in range(a, b, RUN):
-                yield at, min(b, at + RUN)
-
-    def far_tiles(self, a: int) -> int:
-        """How many tiles lie before those that the rows of the tile of row a see key by key."""
-        return 0 if self.near is None else max(0, a // self.tile - self.near)
-
-    def means(self, a: int) -> int:
-        """How many tiles the rows of the tile of row a see through their means."""
-        return self.far_tiles(a) if self.pool else 0
-
-    def first_key(self, a: int) -> int:
-        """The first key that any row from a on sees by itself."""
-        if self.window is not None:
-            return max(0, a - self.window + 1)
-        return self.far_tiles(a) * self.tile
-
-    @property
-    def span(self) -> int:
-        """The most keys that a tile sees by themselves, its own among them."""
-        return self.tile + (self.window or (self.near or 0) * self.tile)
-
-    def pooled(self, x: Tensor) -> Tensor:
-        """(B, n, d) -> (B, blocks, d): means of the whole blocks; no blocks without pooling."""
-        blocks = x.shape[1] // self.tile if self.pool else 0
-        return x[:, : blocks * self.tile].unflatten(1, (blocks, self.tile)).mean(2)
-
-    def bias(self, rows: int, keys: int, like: Tensor) -> Tensor:
-        """(rows, keys) of 0 and -inf for rows that are the last of these keys."""
-        t = torch.arange(keys - rows, keys, device=like.device)[:, None]
-        s = torch.arange(keys, device=like.device)
-        hidden = s > t
-        if self.window is not None:
-            hidden |= t - s >= self.window
-        return torch.zeros(rows, keys, dtype=like.dtype, device=like.device).masked_fill_(
-            hidden, -math.inf
-        )
 
 
 class Memory:
@@ -328,16 +262,19 @@ def forward(
     near: int | None,
     pool: bool,
     drop: bool,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Y (B, n, d_v) and what `kept` is for."""
+    if window is not None and library.fits(q, k, v, gamma):
+        Y, lse = sparse.forward(q, k, v, gamma, scale, drop, sparse.Seen(window))
+        return Y, lse, q.new_full((1,), library.UNIT)
     view = View(tile, window, near, pool, drop)
     memory = new_memory(view, k, v)
     tiles = Tiles(view, memory, gamma, scale)
-    H, (lse,) = v.new_empty(v.shape), kept(q, k, v, drop)
+    H, (lse, unit) = v.new_empty(v.shape), kept(q, k, v, window, near, pool, drop)
     for a, b in view.runs(0, q.shape[1]):
         memory.make_room(view, a, b, k)
         H[:, a:b] = tiles.step(q[:, a:b], v[:, a:b], a, b, lse=lse[:, a:b] if drop else None)
-    return H.mul_(1 - gamma), lse
+    return H.mul_(1 - gamma), lse, unit.fill_(1 if drop else NOT_KEPT)
 
 
 def backward(
@@ -348,6 +285,7 @@ def backward(
     gamma: Tensor,
     Y: Tensor,
     lse: Tensor,
+    unit: Tensor,
     scale: float,
     tile: int,
     window: int | None,
@@ -357,8 +295,12 @@ def backward(
     gamma_needed: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and γ."""
+    if window is not None and library.fits(q, k, v, gamma, Y, lse, dY) and unit != NOT_KEPT:
+        powers = library.in_powers(lse, unit)
+        return sparse.backward(q, k, v, gamma, scale, drop, sparse.Seen(window), Y, powers, dY)
     view = View(tile, window, near, pool, drop)
     first = 0.0 if drop else v[:, :1]
+    lse = lse * unit if drop else lse
     adjoint = TilesAdjoint(view, q, k, v, gamma, scale, Y, first, lse, dY, gamma_needed)
     for a, b in reversed(list(view.runs(0, q.shape[1]))):
         adjoint.step(a, b)
@@ -366,10 +308,12 @@ def backward(
     return adjoint.dq, adjoint.dk, adjoint.G, adjoint.dgamma()
 
 
-def kept(q: Tensor, k: Tensor, v: Tensor, *options: object) -> tuple[Tensor]:
-    """Room for a log-sum-exp of every row, which only rows that drop their own hop go back to."""
-    drop = options[-1]
-    return (q.new_empty(q.shape[:2] if drop else (q.shape[0], 0)),)
+def kept(q: Tensor, k: Tensor, v: Tensor, *options: object) -> tuple[Tensor, Tensor]:
+    """Room for a log-sum-exp of every row, which only the compiled library and rows that drop their
+    own hop go back to, and their unit, as in streaming.py; NOT_KEPT where there are none."""
+    window, _, _, drop = options[-4:]
+    some = drop or window is not None
+    return q.new_empty(q.shape[:2] if some else (q.shape[0], 0)), q.new_empty(1)
 
 
 TILED = Operation(
@@ -378,6 +322,7 @@ TILED = Operation(
     forward,
     backward,
     kept,
+    num_kept=2,
 )
 """The resolvent of a View on (B, n, d)."""
 

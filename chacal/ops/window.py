@@ -8,7 +8,8 @@ from chacal.ops.cards import Kernel
 from chacal.ops.inputs import Gamma, check_count, run
 from chacal.ops.resolvent import check_resolvent_options
 from chacal.ops.streaming import RESOLVENT
-from chacal.ops.tiled import View, tiled
+from chacal.ops.tiled import tiled
+from chacal.ops.view import View
 
 
 def window_resolvent_attention(

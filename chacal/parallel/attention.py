@@ -42,7 +42,7 @@ from chacal.ops.inputs import (
 from chacal.ops.packed import check_cu_seqlens
 from chacal.ops.pooled import default_block_size
 from chacal.ops.routing import Routing
-from chacal.ops.tiled import View
+from chacal.ops.view import View
 from chacal.ops.window import window_view
 from chacal.parallel.chunk import Method, starts
 from chacal.parallel.dtensor import attend_dtensors, is_dtensor

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from chacal.ops.routing import Far, FarAdjoint, Groups, Routing
-from chacal.ops.tiled import Memory, Tiles, View
+from chacal.ops.tiled import Memory, Tiles
+from chacal.ops.view import View
 from chacal.parallel.chunk import Chunk, Shape
 from chacal.parallel.schedule import Message, Program, Task
 from chacal.parallel.window import behind, own_gradients, solved_values

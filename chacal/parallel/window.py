@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from chacal.ops.tiled import Memory, Tiles, TilesAdjoint, View
+from chacal.ops.tiled import Memory, Tiles, TilesAdjoint
+from chacal.ops.view import View
 from chacal.parallel.chunk import Chunk, Shape
 from chacal.parallel.schedule import Message, Program, Task
 

@@ -186,7 +186,9 @@ def test_no_memory_is_said():
     resource = pytest.importorskip("resource")
     q = torch.zeros(1, 1, 1).expand(1, 1 << 22, 64)  # nothing but a number itself
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    call = resolvent.forward_call(q, q, q, q, q, q, 1.0, False)
+    place = q.data_ptr()
+    views = [resolvent.view(q)] * 3
+    call = resolvent.ForwardCall(*views, place, place, place, *q.shape, 64, 1.0, False)
     resource.setrlimit(resource.RLIMIT_AS, (1 << 30, limits[1]))
     try:
         with pytest.raises(MemoryError, match="no memory for 4194304 tokens in chacal_forward"):

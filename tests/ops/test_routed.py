@@ -10,7 +10,7 @@ from cases import EXACT, LEAF_CROSSING, draw, draw_gamma, draw_qkv, far, leaves
 import chacal
 from chacal.ops import routing
 from chacal.ops.routing import Routing, largest
-from chacal.ops.tiled import View
+from chacal.ops.view import View
 
 
 def visible(q, k, m, near=1, routes=1, parts=1, score="mean"):

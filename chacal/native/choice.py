@@ -1,4 +1,4 @@
-"""routed.c on tensors: the routed resolvent's choice of tiles and its forward pass."""
+"""choice.c on tensors: which tiles rows choose."""
 
 from __future__ import annotations
 
@@ -7,17 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from chacal.native.resolvent import ForwardCall, View, forward_call, rows, run, view
-
-
-class RoutedCall(ctypes.Structure):
-    """`struct routed_call`."""
-
-    _fields_ = (
-        ("rows", ForwardCall),
-        ("chosen", ctypes.c_void_p),
-        *((name, ctypes.c_long) for name in ("tile", "near", "routes")),
-    )
+from chacal.native.resolvent import View, rows, run, view
 
 
 class ChoiceCall(ctypes.Structure):
@@ -53,18 +43,3 @@ def choose(q: Tensor, summary: Tensor, tile: int, near: int, routes: int, bound:
     )  # fmt: skip
     run("chacal_choose", call, q.shape[1])
     return chosen
-
-
-def forward(
-    q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, scale: float, tile: int, near: int,
-    chosen: Tensor,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Y (B, n, d_v) and the rows' log-sum-exps (B, n)."""
-    B, n, _ = q.shape
-    q, k, v = map(rows, (q, k, v))
-    gamma, chosen = gamma.expand(B, 1, 1).contiguous(), chosen.contiguous()
-    Y, lse = q.new_empty(B, n, v.shape[-1]), q.new_empty(B, n)
-    inner = forward_call(q, k, v, gamma, Y, lse, scale, False)
-    call = RoutedCall(inner, chosen.data_ptr(), tile, near, chosen.shape[2])
-    run("chacal_routed_forward", call, n)
-    return Y, lse
