@@ -60,10 +60,10 @@ test: $(READY) ## format, lint, types and tests
 	$(BIN)/ruff format --check chacal tests docs
 	$(BIN)/ruff check chacal tests docs
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
-test-slow: $(TOOLS) ## the page in a browser, the site, the packages, the wheel in a clean environment
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -rs tests/browser tests/slow
+test-slow: $(TOOLS) ## the page in a browser, several processes, the site, the wheel in a clean environment
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -rs -m slow tests tests/browser tests/slow
 
 fuzz: $(READY) ## hostile commands, files and tensors until Ctrl-C, or SECONDS=60
 	OMP_NUM_THREADS=1 $(BIN)/python -X faulthandler tests/hostile/fuzz.py $(if $(SECONDS),--seconds $(SECONDS))

@@ -26,6 +26,12 @@ def pytest_configure(config):
             ensure_bfloat16()
 
 
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.parent.name in ("slow", "browser"):
+            item.add_marker("slow")
+
+
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)

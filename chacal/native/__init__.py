@@ -1,4 +1,5 @@
-"""Exact ChaCAL in C, compiled on the machine where it runs; its plain twin is ops/streaming.py.
+"""Exact, windowed and routed ChaCAL in C, compiled on the machine where they run.
 
-Where there is no compiler, nothing is lost but time.
+The plain twins are ops/streaming.py, ops/tiled.py, ops/routed.py and ops/routing.py: where there is
+no compiler, nothing is lost but time.
 """

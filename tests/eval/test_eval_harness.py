@@ -12,6 +12,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from chacal.eval import tasks_path
 from chacal.hf import patch
 
+pytestmark = pytest.mark.slow
+
 NEAR = 1e-4
 
 

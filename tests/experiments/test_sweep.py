@@ -213,6 +213,7 @@ def unstopped(tmp_path_factory):
     return sweep(LONG, tmp_path_factory.mktemp("unstopped") / "smoke", seeds=(0,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stop", "jobs"), [(signal.SIGINT, 1), (signal.SIGTERM, 2), (signal.SIGKILL, 1)]
 )

@@ -252,6 +252,7 @@ def test_a_pretrained_run_is_evaluated_by_as_many_as_it_was_tested_on(given, tmp
     assert "4 examples of the test split" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", [(), ("--fsdp",)], ids=["ddp", "fsdp"])
 def test_two_processes_learn_what_one_learns(given, tmp_path, extra):
     learn = ["--operator", "chacal,gamma=learn:0.3", "--layers", "0+1"]

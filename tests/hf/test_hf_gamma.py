@@ -232,6 +232,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_fsdp2(processes, tmp_path):
     script = tmp_path / "sharded.py"

@@ -46,8 +46,9 @@ def with_gradients(text, inputs, gamma, dY):
 
 
 @pytest.mark.parametrize("text", OPERATORS)
-@pytest.mark.parametrize("n", [2, 5, 23, 64, 65, LEAF_CROSSING, 333])
-@pytest.mark.parametrize(("d", "d_v"), [(5, 3), (16, 32)])
+@pytest.mark.parametrize(
+    ("n", "d", "d_v"), [(5, 5, 3), (64, 5, 3), (65, 5, 3), (LEAF_CROSSING, 16, 32), (333, 3, 7)]
+)
 def test_outputs_and_gradients(text, n, d, d_v):
     q, k, v = draw_qkv(3, n=n, d=d, d_v=d_v, dtype=torch.float32)
     inputs, gamma = [q / d**0.25, k / d**0.25, v], torch.tensor([0.0, 0.5, 0.9])

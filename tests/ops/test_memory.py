@@ -123,7 +123,7 @@ def beyond(text: str, n: int) -> int:
 
 @pytest.mark.parametrize(
     ("text", "numbers"),
-    # a log-sum-exp; and in another unit; four means of 64 for every 32 rows; a chosen tile and places
+    # a log-sum-exp, in two units; four means of 64 for every 32 rows; a chosen tile and places
     # in groups, of which the numbers are twice as long
     [("window@32", 1), ("window@32,diagonal=drop", 2), ("pooled@32", 9), ("routed@32", 8)],
 )

@@ -9,6 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+pytestmark = pytest.mark.slow
+
 ARGS = [
     "train", "chains", "--blocks", "4", "--block-size", "4", "--width", "16", "--heads", "2",
     "--batch-size", "8", "--steps", "16", "--eval-every", "8", "--eval-examples", "20",
