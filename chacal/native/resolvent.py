@@ -56,16 +56,28 @@ def fits(q: Tensor, *others: Tensor) -> bool:
     return (
         q.shape[1] >= LEAST
         and q.shape[0] * HEADS >= threads
-        # threads of ours would all be bound to the core that the first of OpenMP's is bound to
-        and (threads == 1 or os.environ.get("OMP_PROC_BIND", "false").lower() == "false")
+        and (threads == 1 or not _bound())
         and all(map(_plain, (q, *others)))
         and library() is not None
     )
 
 
+def _bound() -> bool:
+    """Whether OpenMP binds threads: all of ours would be on the core of the first of them."""
+    asked = os.environ.get("OMP_PROC_BIND")
+    if asked is None:
+        return "OMP_PLACES" in os.environ or "GOMP_CPU_AFFINITY" in os.environ
+    return asked.lower() != "false"
+
+
 def _plain(x: Tensor) -> bool:
-    # a subclass may have no memory of its own
-    return type(x) is Tensor and x.dtype == torch.float32 and x.device.type == "cpu"
+    # a subclass may have no memory of its own, and PyTorch's tensor of nothing but zeros has none
+    return (
+        type(x) is Tensor
+        and x.dtype == torch.float32
+        and x.device.type == "cpu"
+        and not x._is_zerotensor()
+    )
 
 
 def in_powers(lse: Tensor, unit: Tensor) -> Tensor:
@@ -100,7 +112,7 @@ def forward_call(
 ) -> tuple[ForwardCall, tuple[Tensor, Tensor], list[Tensor]]:
     """A call, where its results will be, and what has to live until it is done."""
     B, n, _ = q.shape
-    inputs = [*map(rows, (q, k, v)), gamma.expand(B, 1, 1).contiguous()]
+    inputs = [*map(rows, (q, k, v)), whole(gamma.expand(B, 1, 1))]
     results = q.new_empty(B, n, v.shape[-1]), q.new_empty(B, n)
     places = map(Tensor.data_ptr, (inputs[3], *results))
     call = ForwardCall(*map(view, inputs[:3]), *places, *q.shape, v.shape[-1], scale, drop)
@@ -113,7 +125,7 @@ def backward_call(
 ) -> tuple[BackwardCall, list[Tensor], list[Tensor]]:  # fmt: skip
     """A call, where its results will be (γ's for every head), and what has to live until then."""
     B, n, d = q.shape
-    inputs = [*map(rows, (q, k, v, Y, dY)), gamma.expand(B, 1, 1).contiguous(), lse.contiguous()]
+    inputs = [*map(rows, (q, k, v, Y, dY)), whole(gamma.expand(B, 1, 1)), whole(lse)]
     shapes = (B, n, d), (B, n, d), (B, n, v.shape[-1]), (B, 1, 1)
     results = [q.new_empty(shape) for shape in shapes]
     places = map(Tensor.data_ptr, (*inputs[5:], *results))
@@ -125,6 +137,11 @@ def rows(x: Tensor) -> Tensor:
     """x, if its rows lie together, or a copy of which they do."""
     x = x.resolve_neg()
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def whole(x: Tensor) -> Tensor:
+    """x, or a copy, as one run of numbers that are what they are: not to be negated on reading."""
+    return x.resolve_neg().contiguous()
 
 
 def view(x: Tensor) -> View:

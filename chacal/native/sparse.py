@@ -53,6 +53,11 @@ class Seen:
     near: int = 0
     chosen: Tensor | None = None
 
+    def __post_init__(self) -> None:
+        """`chosen` is read as it lies."""
+        if self.chosen is not None:
+            object.__setattr__(self, "chosen", self.chosen.contiguous())
+
     def keys(self, n: int) -> SeenKeys:
         """The same for n tokens; what it points to lives as long as this."""
         routes = 0 if self.chosen is None else self.chosen.shape[2]

@@ -35,6 +35,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tenso
     if not q.numel() or not k.numel():  # the kernel would divide by zero, and end the process
         return v.new_zeros(*q.shape[:2], v.shape[2]), q.new_full(q.shape[:2], -torch.inf)
     if _has_kernel(q, v):
+        q, k, v = map(_rows, (q, k, v))
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q[None], k[None], v[None], 0.0, False, scale=scale
         )
@@ -78,6 +79,7 @@ def attend_backward(
     if not q.numel() or not k.numel():
         return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     if shift is None and _has_kernel(q, v):
+        dout, q, k, v, out = map(_rows, (dout, q, k, v, out))
         dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             dout[None], q[None], k[None], v[None], out[None], lse[None], 0.0, False, scale=scale
         )
@@ -159,3 +161,8 @@ def row_lse(S: Tensor, spare: Tensor) -> Tensor:
 
 def _has_kernel(q: Tensor, v: Tensor) -> bool:
     return q.device.type == "cpu" and q.shape[-1] == v.shape[-1]
+
+
+def _rows(x: Tensor) -> Tensor:
+    """x, or a copy, with the numbers of a row side by side: the kernel takes them so, unasked."""
+    return x if x.stride(-1) == 1 else x.contiguous()

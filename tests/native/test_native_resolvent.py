@@ -131,6 +131,13 @@ def test_heads_may_lie_anywhere():
     assert torch.equal(
         chacal.resolvent_attention(negative, k, v), chacal.resolvent_attention(-q, k, v)
     )
+    gamma = torch._neg_view(torch.tensor([-0.9, -0.5, -0.1]))
+    assert torch.equal(
+        chacal.resolvent_attention(q, k, v, gamma),
+        chacal.resolvent_attention(q, k, v, torch.tensor([0.9, 0.5, 0.1])),
+    )
+    nothing = torch._efficientzerotensor(v.shape)  # no memory at all
+    assert torch.equal(chacal.resolvent_attention(q, k, nothing), torch.zeros_like(ours))
 
 
 @pytest.mark.parametrize("threads", [2, 5])
@@ -164,8 +171,10 @@ def test_it_is_what_an_operator_runs(monkeypatch):
     assert resolvent.fits(x, x)
     assert not resolvent.fits(x, x.double())
     assert not resolvent.fits(x, torch.nn.Parameter(x))  # a subclass: what it holds is its own
-    monkeypatch.setenv("OMP_PROC_BIND", "true")
-    assert not resolvent.fits(x, x)
+    for name, asked in (("OMP_PROC_BIND", "true"), ("OMP_PLACES", "cores")):
+        with monkeypatch.context() as m:
+            m.setenv(name, asked)
+            assert not resolvent.fits(x, x)
 
 
 def test_the_pass_back_may_be_the_other_one(monkeypatch):

@@ -2,7 +2,18 @@
 
 import pytest
 import torch
-from cases import CAUSAL, DECODABLE, EXACT, LEAKY, draw, draw_qkv, extend, far, leaves
+from cases import (
+    CAUSAL,
+    DECODABLE,
+    EXACT,
+    LEAF_CROSSING,
+    LEAKY,
+    draw,
+    draw_qkv,
+    extend,
+    far,
+    leaves,
+)
 from test_precision import value_and_grads
 
 import chacal
@@ -221,3 +232,23 @@ def test_decoding_an_empty_batch(text, with_mask, d_v):
     assert extend(decoder, inputs, parts, mask).shape == (0, 2, 9, d_v)
     decoder.crop(4)
     assert extend(decoder, inputs, [slice(4, 9)], mask).shape == (0, 2, 5, d_v)
+
+
+@pytest.mark.parametrize("text", [*CAUSAL, *LEAKY])
+def test_numbers_of_a_row_may_lie_apart(text):
+    """A kernel of PyTorch takes them to lie side by side, unless its dispatcher is asked."""
+    operator = chacal.parse_operator(text)
+    inputs = [*draw_qkv(2, n=LEAF_CROSSING, d=8, d_v=8), draw(2, LEAF_CROSSING, 8, seed=3)]
+
+    def run(*inputs):
+        q, k, v, dY = (x.detach() for x in inputs)
+        Y = operator(*(x.requires_grad_() for x in (q, k, v)))
+        return Y, *torch.autograd.grad(Y, (q, k, v), dY)
+
+    wanted = run(*inputs)
+    apart = [x.mT.contiguous().mT for x in inputs]
+    every_other = [torch.stack([x, x], -1).flatten(-2)[..., ::2] for x in inputs]
+    for made in (apart, every_other):
+        assert all(x.stride(-1) != 1 for x in made)
+        for a, b in zip(run(*made), wanted, strict=True):
+            assert far(a, b) < EXACT * max(1, b.abs().max())
