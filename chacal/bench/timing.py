@@ -106,11 +106,13 @@ def interleave(
     device: str = "cpu",
     clock: str = "wall",
     tell: Callable[[NameT, float], None] = lambda name, seconds: None,
+    tell_round: Callable[[int], None] = lambda done: None,
 ) -> dict[NameT, Timing]:
     """Time every candidate once per round, in turns, after `warmup` untimed calls of each.
 
     A call that lasts `WARM` seconds is warm for most of it: the one that was to warm it up is then
-    its first round. Calls as long as that are told one by one.
+    its first round. Calls as long as that are told one by one, and rounds when they are done, of
+    which that to warm up is none.
     """
     watch = stopwatch(device, clock)
     seconds: dict[NameT, list[float]] = {name: [] for name in candidates}
@@ -121,6 +123,7 @@ def interleave(
                 seconds[name] = [lasted]
                 tell(name, lasted)
                 break
+    tell_round(0)
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -131,6 +134,7 @@ def interleave(
                 seconds[name].append(watch(call))
                 if seconds[name][-1] >= WARM:
                     tell(name, seconds[name][-1])
+            tell_round(done + 1)
     finally:
         if collecting:
             gc.enable()

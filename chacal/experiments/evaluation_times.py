@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from chacal.experiments.files import timing_file, write_json
 from chacal.experiments.job import TEST_SEED
 from chacal.nn import Transformer
 from chacal.report.results import Timing
+from chacal.training.display import clock
 from chacal.training.evaluate import compute_scores, load_run, override, setting
 
 THREADS = 1
@@ -77,8 +79,18 @@ def timed_as(cell: Cell[Any], seed: int) -> str:
     return f"{run_id(cell.with_seed(seed))}/{cell.evaluation.id}"
 
 
-def time_cells(name: str, cells: Sequence[Cell[Any]], out: Path, *, seed: int, rounds: int) -> None:
+def time_cells(
+    name: str,
+    cells: Sequence[Cell[Any]],
+    out: Path,
+    *,
+    seed: int,
+    rounds: int,
+    tell: Callable[[str], None] = lambda text: None,
+) -> None:
     """Time the evaluation of every cell that was trained; the figures go to the table's file.
+
+    `tell` hears how far it is, a sentence a round.
 
     Making the examples and comparing answers is no part of it: what is timed is the model on the
     batches of the test set, the same for all. Nothing is timed again unless a cell is new; and
@@ -97,7 +109,14 @@ def time_cells(name: str, cells: Sequence[Cell[Any]], out: Path, *, seed: int, r
         return
     torch.set_num_threads(THREADS)
     calls = {name: _pass(cell, folders[name]) for name, cell in ready.items()}
-    timings = interleave(calls, rounds=rounds, warmup=1)
+    tell(f"timing {len(calls)} evaluations, in turns, {rounds} times after one to warm up")
+    begun = time.monotonic()
+
+    def tell_round(done: int) -> None:
+        left = (time.monotonic() - begun) / (done + 1) * (rounds - done)
+        tell(f"timed {done} of {rounds} times, about {clock(left)} to go")
+
+    timings = interleave(calls, rounds=rounds, warmup=1, tell_round=tell_round)
     tests = [cell.evaluation for cell in ready.values()]
     write_json(
         timing_file(name, out),

@@ -96,8 +96,9 @@ def run_table(
                         show.ended(cost.id, _measure_cost(cost, out))
                     save()
                 if table.timed and (times or not only):
-                    show.note("timing the evaluations, in turns")
-                    time_cells(table.name, cells, out, seed=seeds[0], rounds=scale.rounds)
+                    time_cells(
+                        table.name, cells, out, seed=seeds[0], rounds=scale.rounds, tell=show.note
+                    )
             except (Interrupted, KeyboardInterrupt):
                 save()
                 raise Interrupted(

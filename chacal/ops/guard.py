@@ -12,7 +12,7 @@ only if that is not finite are rows computed again without what comes after them
 
 When gradients are wanted, the inputs are looked at instead, a dot product of each with itself:
 while none of their numbers is beyond 1e10, nothing above overflows, forward or backward, and there
-is no more to do. A look takes one or two hundredths of the time of the cheapest operators, hardly
+is no more to do. A look takes two to four hundredths of the time of the cheapest operators, hardly
 anything of exact ChaCAL's (`chacal bench ops guard local window@64 pattern chacal`). All this is
 for the CPU (`inputs.may_read`): on an accelerator, unless CHACAL_CHECK=1 is in the environment, in
 a compiled graph and under torch.func nothing is looked at.

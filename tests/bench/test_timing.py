@@ -116,12 +116,14 @@ def test_growth_over_runs():
 
 def test_a_long_call_needs_no_warming(monkeypatch):
     monkeypatch.setattr(timing, "WARM", 0.0)
-    calls, told = [], []
+    calls, told, rounds = [], [], []
     found = interleave(
         {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2,
         tell=lambda name, seconds: told.append(name),
+        tell_round=lambda done: rounds.append((done, len(calls))),
     )  # fmt: skip
     assert calls == told == ["a", "b", "a", "b"]
+    assert rounds == [(0, 2), (1, 2), (2, 4)]
     monkeypatch.setattr(timing, "WARM", 1e9)
     found |= interleave({"c": lambda: calls.append("c")}, 2)
     assert calls[4:] == ["c"] * 3

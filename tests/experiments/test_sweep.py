@@ -289,11 +289,16 @@ def test_bad_numbers_of_jobs_are_refused(tmp_path, monkeypatch):
         sweep(TWO, tmp_path / "s", jobs=2)
 
 
-def test_stories_are_counted_by_borders_and_timed_in_turns(tmp_path):
+def test_stories_are_counted_by_borders_and_timed_in_turns(tmp_path, capsys):
     task = Boxes(boxes=2, objects=10, updates=2)
     test = Evaluation(examples=24, batch_size=8, divisor=4)
     cells = [named_cell(operator, config(operator, task), test) for operator in ("dense", "chacal")]
-    content = sweep(FakeTable(*cells, timed=True), tmp_path / "s", seeds=(0,), rounds=2)
+    content = sweep(
+        FakeTable(*cells, timed=True), tmp_path / "s", seeds=(0,), rounds=2, quiet=False
+    )
+    lines = capsys.readouterr().err
+    assert "timing 2 evaluations, in turns, 2 times after one to warm up" in lines
+    assert "timed 1 of 2 times, about 0:0" in lines
     for told in content.cells:
         for by in ("borders", "crossings", "updates"):
             # the groups that the table counts are those that were measured
@@ -303,8 +308,9 @@ def test_stories_are_counted_by_borders_and_timed_in_turns(tmp_path):
     timing = tmp_path / "s" / "tables" / "tab-boxes.timing.json"
     before = timing.read_text()
     assert len(read_json(timing)["rounds"]["dense"]) == 2
-    sweep(FakeTable(*cells, timed=True), tmp_path / "s", seeds=(0,), rounds=2)
+    sweep(FakeTable(*cells, timed=True), tmp_path / "s", seeds=(0,), rounds=2, quiet=False)
     assert timing.read_text() == before
+    assert "timing" not in capsys.readouterr().err, "what is timed is not timed again"
     # a row more is timed together with the others, not alone
     more = named_cell("local", config("local", task), test)
     sweep(FakeTable(*cells, more, timed=True), tmp_path / "s", seeds=(0,), rounds=2)

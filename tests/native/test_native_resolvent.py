@@ -133,8 +133,8 @@ def test_heads_may_lie_anywhere():
     )
     gamma = torch._neg_view(torch.tensor([-0.9, -0.5, -0.1]))
     assert torch.equal(
-        chacal.resolvent_attention(q, k, v, gamma),
-        chacal.resolvent_attention(q, k, v, torch.tensor([0.9, 0.5, 0.1])),
+        chacal.resolvent_attention(q, k, v, gamma=gamma),
+        chacal.resolvent_attention(q, k, v, gamma=torch.tensor([0.9, 0.5, 0.1])),
     )
     nothing = torch._efficientzerotensor(v.shape)  # no memory at all
     assert torch.equal(chacal.resolvent_attention(q, k, nothing), torch.zeros_like(ours))

@@ -162,8 +162,9 @@ class Row:
 
 
 ROUTED = f"routed@64,routes=4,parts=16,score=keys,{GAMMA}"
-FAST = f"routed,parts=8,score=keys,{GAMMA}"
-"""Tiles of about √n, so that time is n^1.5: for long texts, in which names are rare."""
+FAST, FEW = (f"routed,parts={parts},score=keys,{GAMMA}" for parts in (12, 8))
+"""Tiles of about √n, so that time is n^1.5: for long texts, in which names are rare. Noise is of 8
+kinds, so that 8 keys of a tile can all be noise."""
 BOUND = f"routed@32,routes=4,parts=8,score=bound,{GAMMA}"
 WINDOW, POOLED, POWERS, SQUARES = (
     f"{name},{GAMMA}" for name in ("window@64", "pooled@64", "pattern", "pattern,offsets=squares")
@@ -188,10 +189,12 @@ KINDS = (
     ),
     run_as("routed", ROUTED),
     run_as("routed, tiles of √n", FAST),
+    run_as("routed, tiles of √n by 8 keys", FEW),
     run_as("routed by bounds", BOUND),
     run_as("window", WINDOW),
     run_as("pooled", POOLED),
     Row(name="Routed resolvent", operator=ROUTED),
+    Row(name="Routed resolvent, run with tiles of √n", operator=ROUTED, run_as=FAST),
     Row(name="Window resolvent", operator=WINDOW),
     Row(name="Pooled resolvent", operator=POOLED),
     Row(name="Pattern of powers", operator=POWERS),
