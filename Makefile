@@ -63,7 +63,7 @@ test: $(READY) ## format, lint, types and tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 test-slow: $(TOOLS) ## the page in a browser, several processes, the site, the wheel in a clean environment
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -rs -m slow tests tests/browser tests/slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -rs -m slow -o norecursedirs=".*"
 
 fuzz: $(READY) ## hostile commands, files and tensors until Ctrl-C, or SECONDS=60
 	OMP_NUM_THREADS=1 $(BIN)/python -X faulthandler tests/hostile/fuzz.py $(if $(SECONDS),--seconds $(SECONDS))
