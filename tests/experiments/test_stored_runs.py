@@ -21,9 +21,15 @@ def data_folder(tmp_path, monkeypatch):
     for dataset in ("contract_nli", "gov_report"):
         names += [split / dataset / f"{part}.jsonl" for part in ("train", "validation")]
     boxes = Path("data/boxes-kim-schuster")
-    for form in ("alt_forms_train", "move_contents"):
+    exp2 = "exp2_max3"
+    for form in (
+        exp2,
+        f"{exp2}_alt_forms_train",
+        f"{exp2}_move_contents",
+        f"numops_trainlen=2_{exp2}",
+    ):
         parts = ("train", "train-disjoint-vocab", "dev", "test")
-        names += [boxes / f"boxes_nso_exp2_max3_{form}" / f"{part}-t5.jsonl" for part in parts]
+        names += [boxes / f"boxes_nso_{form}" / f"{part}-t5.jsonl" for part in parts]
     for name in names:
         name.parent.mkdir(parents=True, exist_ok=True)
         name.write_text("text\n" * 100)
