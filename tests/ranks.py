@@ -70,7 +70,7 @@ def on_ranks(size, function):
     def work(rank):
         try:
             results[rank] = function(ThreadLink(ranks, rank))
-        except BaseException as error:
+        except BaseException as error:  # raised again by the thread of the test
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]

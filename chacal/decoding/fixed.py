@@ -39,6 +39,7 @@ class FixedView(FixedState):
         self.drop = self.view.drop
         super().__init__(like, capacity, q, k, v)
 
+    # a class's own tuple elsewhere; here the view tells
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
         """A pooled view has means too."""

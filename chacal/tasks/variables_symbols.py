@@ -279,6 +279,7 @@ def _chains(
     source = np.take_along_axis(order, np.where(depth > 0, at - 1, at), 1)
     back = order.argsort(1)
     found = (np.take_along_axis(x, back, 1) for x in (source, depth, value))
+    # three, which mypy cannot count in a generator
     return tuple(found)  # type: ignore[return-value]
 
 

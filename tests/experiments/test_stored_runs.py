@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from chacal.experiments.cells import Evaluation, run_id
+from chacal.experiments.tables.kim_schuster import SPLITS
 from chacal.training.config import RunConfig
 
 ROOT = Path(__file__).parents[2]
@@ -21,15 +22,9 @@ def data_folder(tmp_path, monkeypatch):
     for dataset in ("contract_nli", "gov_report"):
         names += [split / dataset / f"{part}.jsonl" for part in ("train", "validation")]
     boxes = Path("data/boxes-kim-schuster")
-    exp2 = "exp2_max3"
-    for form in (
-        exp2,
-        f"{exp2}_alt_forms_train",
-        f"{exp2}_move_contents",
-        f"numops_trainlen=2_{exp2}",
-    ):
-        parts = ("train", "train-disjoint-vocab", "dev", "test")
-        names += [boxes / f"boxes_nso_{form}" / f"{part}-t5.jsonl" for part in parts]
+    for form in SPLITS:
+        files = (form.train, "dev-t5.jsonl", "test-t5.jsonl")
+        names += [boxes / form.folder / file for file in files]
     for name in names:
         name.parent.mkdir(parents=True, exist_ok=True)
         name.write_text("text\n" * 100)
